@@ -1,0 +1,96 @@
+"""Which array library a value belongs to, found without importing any that is not loaded."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Literal
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+Library = Literal["numpy", "torch", "jax"]
+LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "jax")
+
+
+def library_of(*arrays: Any) -> Library:
+    """Name the array library that all `arrays` belong to.
+
+    Python numbers and None go with any library.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or the arrays belong to different libraries.
+    """
+    found: dict[Library, type] = {}
+    for array in arrays:
+        if array is None or isinstance(array, (bool, int, float, complex)):
+            continue
+        found[_library_of_one(array)] = type(array)
+    if len(found) > 1:
+        names = ", ".join(f"{library} ({kind.__name__})" for library, kind in found.items())
+        raise TypeError(f"all arrays must belong to one library, got {names}")
+    return next(iter(found), "numpy")
+
+
+def _library_of_one(array: Any) -> Library:
+    if isinstance(array, (np.ndarray, np.generic)):
+        return "numpy"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return "torch"
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(array, jax.Array):
+        return "jax"
+    raise TypeError(
+        f"expected a NumPy array, a torch tensor or a JAX array, got {type(array).__name__}"
+    )
+
+
+def import_library(library: str) -> Any:
+    """Import torch or jax, or say with which command to install it.
+
+    Raises
+    ------
+    ValueError
+        If `library` is not one of `LIBRARIES`.
+    ImportError
+        If it is not installed; the message names the pip command.
+    """
+    if library not in LIBRARIES:
+        raise ValueError(f"`library` must be one of {LIBRARIES}, got {library!r}")
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise ImportError(
+            f"{library} is not installed; run: pip install 'tritonsnap[{library}]'"
+        ) from error
+
+
+def namespace(library: Library) -> Any:
+    """The array-API namespace of a library (torch's by way of array-api-compat)."""
+    if library == "torch":
+        import_library("torch")
+        return importlib.import_module("array_api_compat.torch")
+    return import_library("jax").numpy if library == "jax" else np
+
+
+def namespace_of(*arrays: Any) -> Any:
+    """The array-API namespace that all `arrays` belong to (see `library_of`)."""
+    return namespace(library_of(*arrays))
+
+
+def to_numpy(array: Any) -> NDArray[Any]:
+    """A NumPy array of the same values; no copy where the memory can be shared."""
+    if _library_of_one(array) == "torch":
+        return array.detach().cpu().numpy()  # type: ignore[no-any-return]
+    return np.asarray(array)
+
+
+def device_of(array: Any) -> Any:
+    """The device of an array, as its library names it."""
+    return array_api_compat.device(array)

@@ -20,7 +20,7 @@ from tritonsnap.sparsity.indices import index_dtype
 BLOCK = 128
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def naive_dsmm_kernel(  # type: ignore[no-untyped-def]
     p_out,  # [batch, nnz]
     p_d,  # [batch, inner, inner]

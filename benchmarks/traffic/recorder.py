@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from triton.runtime import interpreter
 
 from benchmarks.traffic.layout import SECTOR, split
+from benchmarks.traffic.problem import spread_sample
 
 Direction = Literal["read", "write"]
 
@@ -111,18 +112,6 @@ class Launch:
         )
 
 
-def sample_programs(programs: int, most: int | None) -> NDArray[np.int64]:
-    """Choose which program ids to run: one out of each of `most` equal slices.
-
-    The place within the slices moves by the golden ratio, so that neither the order of the
-    programs nor a period in it (a batch axis, an alignment) leaves its mark.
-    """
-    if most is None or programs <= most:
-        return np.arange(programs)
-    slices = np.arange(most)
-    return ((slices + slices * (math.sqrt(5) - 1) / 2 % 1) * programs / most).astype(np.int64)
-
-
 @contextmanager
 def record(
     programs: int | None = None, padding: Mapping[str, NDArray[np.bool_]] | None = None
@@ -135,7 +124,7 @@ def record(
         Run at most that many programs of each launch, and scale the counts to all. The outputs
         are then incomplete. By default, run all.
     padding
-        By argument name, which elements of its memory are padding and so never useful.
+        By argument name, which elements of its storage, flat, are padding and so never useful.
 
     Yields
     ------
@@ -191,6 +180,8 @@ class _Argument:
 class _RecordingExecutor(interpreter.GridExecutor):  # type: ignore[misc]
     """Runs the sampled programs of a launch and tells the builder what its arguments are."""
 
+    grid: Any
+
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         builder = interpreter.interpreter_builder
         num_warps = kwargs.get("num_warps", 4)
@@ -199,7 +190,8 @@ class _RecordingExecutor(interpreter.GridExecutor):  # type: ignore[misc]
         values = signature.bind(*args, **named).arguments
         grid = self.grid(values) if callable(self.grid) else self.grid
         tensors = {name: value for name, value in values.items() if hasattr(value, "data_ptr")}
-        self.grid = (builder.begin_launch(self.fn.__name__, grid, tensors, num_warps),)
+        sampled = builder.begin_launch(self.fn.__name__, grid, tensors, num_warps)
+        self.grid = (sampled,)  # the builder gives each its true place in the grid
         super().__call__(*args, **kwargs)
         builder.end_launch()
 
@@ -221,7 +213,7 @@ class _RecordingBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         """Prepare a launch and return how many programs to run."""
         self.true_grid = (*grid, 1, 1)[:3]
         programs = math.prod(self.true_grid)
-        self.sample = sample_programs(programs, self.most_programs)
+        self.sample = spread_sample(programs, self.most_programs)
         self.arguments = [_Argument.of(name, tensor) for name, tensor in tensors.items()]
         self.num_warps = num_warps
         self.touched: dict[tuple[str, Direction], list[NDArray[np.int64]]] = {}

@@ -2,44 +2,16 @@ import numpy as np
 import pytest
 import torch
 import triton
-import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
-from benchmarks.traffic.recorder import record, sample_programs
-
-
-@triton.jit
-def copy_kernel(p_out, p_in, size, stride, BLOCK: tl.constexpr):
-    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    m = o < size
-    tl.store(p_out + o * stride, tl.load(p_in + o * stride, mask=m, other=0.0), mask=m)
-
-
-@triton.jit
-def gather_kernel(p_out, p_in, p_index, BLOCK: tl.constexpr):
-    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(p_out + o, tl.load(p_in + tl.load(p_index + o)))
-
-
-@triton.jit
-def transpose_kernel(p_out, p_in, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
-    o_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    o_col = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
-    tl.store(p_out + o_col * rows + o_row, tl.load(p_in + o_row * cols + o_col))
-
-
-@triton.jit
-def matmul_kernel(p_out, p_a, p_b, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-    a = tl.load(p_a + tl.arange(0, M)[:, None] * K + tl.arange(0, K)[None, :])
-    b = tl.load(p_b + tl.arange(0, K)[:, None] * N + tl.arange(0, N)[None, :])
-    c = tl.dot(a, b, input_precision="ieee")
-    tl.store(p_out + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :], c)
-
-
-@triton.jit
-def scale_kernel(p_x, p_scale, BLOCK: tl.constexpr):
-    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(p_x + o, tl.load(p_x + o) * tl.load(p_scale))
+from benchmarks.traffic.recorder import record
+from tests.benchmarks.interpreter.toy_kernels import (
+    copy_kernel,
+    gather_kernel,
+    matmul_kernel,
+    scale_kernel,
+    transpose_kernel,
+)
 
 
 def ragged_kernel_arguments():
@@ -64,7 +36,7 @@ def test_contiguous_copy_moves_what_it_uses():
 
 def test_stride_two_uses_half():
     out, x = torch.zeros(2048), torch.arange(2048.0)
-    with record() as (launches):
+    with record() as launches:
         copy_kernel[(2,)](out, x, 1024, 2, BLOCK=512)
     counts = launches[0].counts["p_in", "read"]
     assert (counts.useful, counts.sectors) == (4096, 256)
@@ -191,15 +163,3 @@ def test_a_sample_estimates_the_whole():
     assert (sampled.programs, sampled.sampled) == (512, 16)
     assert sampled.total().sectors == pytest.approx(full.total().sectors, rel=0.01)
     assert sampled.total().requests == pytest.approx(full.total().requests, rel=0.01)
-
-
-@pytest.mark.parametrize(("programs", "most"), [(10, None), (10, 10), (7, 20)])
-def test_small_launches_run_whole(programs, most):
-    assert sample_programs(programs, most).tolist() == list(range(programs))
-
-
-def test_samples_are_distinct_spread_and_aperiodic():
-    sample = sample_programs(8 * 1000, 64)
-    assert np.array_equal(sample // 125, np.arange(64))
-    assert np.array_equal(sample, sample_programs(8 * 1000, 64))
-    assert np.bincount(sample % 8).min() >= 5

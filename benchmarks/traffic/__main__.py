@@ -17,7 +17,7 @@ from benchmarks import report
 from benchmarks.roofline import DEVICES
 from benchmarks.traffic.kernels import KERNELS, NAIVE
 from benchmarks.traffic.model import Traffic, measure_traffic
-from benchmarks.traffic.problem import snap_problem
+from benchmarks.traffic.problem import Problem, snap_problem
 
 DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 DEVICE = "Triton interpreter"
@@ -34,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES)
     parser.add_argument("--batches", type=int, nargs="+", default=(1, 8))
     parser.add_argument("--kernels", nargs="+", choices=names, default=names)
-    parser.add_argument("--programs", type=int, default=32, help="programs to run of each launch")
+    parser.add_argument(
+        "--programs", type=int, help="programs to run of each launch (default: by column size)"
+    )
     parser.add_argument("--results", type=Path, default=report.RESULTS, help="where to write")
     options = parser.parse_args(arguments)
 
@@ -44,9 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tqdm(total=len(cases) * len(chosen), unit="case") as progress:
         for density, batch in cases:
             problem = snap_problem(options.hidden, density, batch, options.order)
+            programs = options.programs or _enough_programs(problem)
             for kernel in chosen:
                 progress.set_postfix_str(f"{kernel.name}, density {density:g}, batch {batch}")
-                traffic = measure_traffic(kernel, problem, options.programs)
+                traffic = measure_traffic(kernel, problem, programs)
                 found[kernel.name, density, batch] = traffic
                 progress.update()
 
@@ -60,6 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         path = report.results_path("traffic", DEVICE, ".png", options.results)
         print("wrote", report.save_figure(figure, path))
+
+
+def _enough_programs(problem: Problem) -> int:
+    """Fewer for long columns: they take longer, and differ less from one another."""
+    mean_column = problem.mask.nnz / problem.mask.shape[1]
+    return min(max(16, round(8192 / mean_column)), 256)
 
 
 def _table(found: dict[Case, Traffic]) -> str:

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -60,22 +60,11 @@ class Counts:
         )
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.useful + other.useful,
-            self.sectors + other.sectors,
-            self.requested + other.requested,
-            self.requests + other.requests,
-            self.request_sectors + other.request_sectors,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Counts(*(mine + others for mine, others in pairs))
 
     def __mul__(self, factor: float) -> Counts:
-        return Counts(
-            self.useful * factor,
-            self.sectors * factor,
-            self.requested * factor,
-            self.requests * factor,
-            self.request_sectors * factor,
-        )
+        return Counts(*(number * factor for number in astuple(self)))
 
 
 @dataclass

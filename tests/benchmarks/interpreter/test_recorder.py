@@ -152,7 +152,7 @@ def test_the_interpreter_is_left_as_it_was():
 
 
 def test_a_sample_estimates_the_whole():
-    x = torch.zeros(2**16 - 100)
+    x = torch.zeros(2**15 - 100)
     size = len(x)
     launches = []
     for programs in (None, 16):
@@ -160,6 +160,6 @@ def test_a_sample_estimates_the_whole():
             copy_kernel[(triton.cdiv(size, 128),)](x, x, size, 1, BLOCK=128)
         launches += recorded
     full, sampled = launches
-    assert (sampled.programs, sampled.sampled) == (512, 16)
+    assert (sampled.programs, sampled.sampled) == (256, 16)
     assert sampled.total().sectors == pytest.approx(full.total().sectors, rel=0.01)
     assert sampled.total().requests == pytest.approx(full.total().requests, rel=0.01)

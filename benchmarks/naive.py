@@ -1,9 +1,9 @@
-"""The seed paper's algorithm for M * (D X): one thread per nonzero of M, walking a column of X.
+"""M * (D X) as the seed paper computes it: one thread per nonzero of M, walking a column of X.
 
-The baseline of the density sweep and of the traffic model; nothing in tritonsnap uses it. It is
-the kernel of Menick et al. (ICLR 2021), as published implementations of SnAp have it: each thread
-loads the row and the column of its nonzero, then the column's pointers, and sums over the column's
-nonzeros D[row, k] * X[k, column].
+The baseline of the density sweep and of the traffic model; nothing in tritonsnap uses it. Each
+thread loads the row and the column of its nonzero and the column's pointers, and then sums
+D[row, k] * X[k, column] over the nonzeros k of the column. Here a thread is a lane of a Triton
+tile, so the lanes of a program take as many steps as the longest of their columns.
 """
 
 from __future__ import annotations

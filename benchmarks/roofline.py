@@ -36,12 +36,12 @@ class Device:
         return max(num_bytes / self.bandwidth, flops / rate)
 
 
-# Bandwidth as measured by a copy (the data sheet says 4.8 TB/s), fp32 from NVIDIA's H200 data
-# sheet, tf32 as large matrix products reach it (the data sheet says 494 TFLOP/s without sparsity).
+# Working figures: bandwidth as measured, tf32 rounded down. The vendor's peaks are 4.8 TB/s and
+# 494.7 TFLOP/s without sparsity, so this device is treated more strictly than the two below.
 H200 = Device("H200", bandwidth=4.3e12, ieee=67e12, tf32=400e12)
-# NVIDIA A100 data sheet, 80 GB SXM.
+# The vendor's peaks of the 80 GB SXM module.
 A100 = Device("A100", bandwidth=2.039e12, ieee=19.5e12, tf32=156e12)
-# AMD Instinct MI300X data sheet.
+# The vendor's peaks: 304 compute units at 2.1 GHz, 256 (fp32) and 1024 (tf32) operations a clock.
 MI300X = Device("MI300X", bandwidth=5.3e12, ieee=163.4e12, tf32=653.7e12)
 
 DEVICES = (H200, A100, MI300X)

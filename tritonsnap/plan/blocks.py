@@ -120,8 +120,8 @@ class WalkBlock:
         Which row of M each row of the block is.
     mask_indptr, x_indptr : [G + 1]
         Where the rows of each group begin.
-    num_x_rows
-        Rows of the block's X.
+    num_x_rows, most_rows
+        Rows of the block's X; rows of M of its largest group.
     nonzeros
         Number of nonzeros of D over all groups.
     by_row
@@ -142,6 +142,7 @@ class WalkBlock:
     mask_indptr: Any
     x_indptr: Any
     num_x_rows: int
+    most_rows: int
     nonzeros: int
     by_row: bool
     row_length: Any
@@ -184,6 +185,7 @@ class WalkBlock:
             mask_indptr=compact(mask_indptr),
             x_indptr=compact(x_indptr),
             num_x_rows=len(x_row),
+            most_rows=int(np.diff(mask_indptr).max(initial=0)),
             nonzeros=len(row),
             by_row=by_row,
             row_length=compact(row_length),

@@ -7,7 +7,8 @@ influence from its factors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import copy
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -97,6 +98,7 @@ class FactorStructure:
     num_units: int
     num_targets: int
     num_sources: int
+    host: FactorStructure | None = field(default=None, repr=False)
     _layouts: dict[str, tuple[FactorBlock, ...]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -125,9 +127,19 @@ class FactorStructure:
             self._layouts[name] = blocks
         return self._layouts[name]
 
-    def view(self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]) -> FactorStructure:
-        """The same structure with another plan view and layout for one target."""
-        return replace(self, plan=plan, _layouts={**self._layouts, target: layout})
+    def with_layout(
+        self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]
+    ) -> FactorStructure:
+        """The same structure over `plan`, made `with_arrays`, with the layout for that target."""
+        structure = copy.copy(self)
+        structure.__dict__.pop("_jax_arrays", None)
+        for name, value in (
+            ("plan", plan),
+            ("host", self.host or self),
+            ("_layouts", {**self._layouts, target: layout}),
+        ):
+            object.__setattr__(structure, name, value)
+        return structure
 
     def _lay_out(self, block: Block, packing: Packing) -> FactorBlock:
         columns = block.columns.index(np)

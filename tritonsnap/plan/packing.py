@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -130,6 +131,15 @@ class Packing:
         return regimes
 
     @property
+    def digest(self) -> str:
+        """A hash of which groups lie in which block, and how each block is computed."""
+        hasher = hashlib.blake2b(self.target.name.encode(), digest_size=16)
+        for block in self.blocks:
+            hasher.update(block.regime.encode())
+            hasher.update(np.ascontiguousarray(block.groups, np.int64))
+        return hasher.hexdigest()
+
+    @property
     def predicted_seconds(self) -> float:
         """What one product is predicted to take, batch 1, float32."""
         total = self.target.block * len(self.blocks)
@@ -149,11 +159,11 @@ class Packing:
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""
-        return _collect(self)
+        return collect(self)
 
     def with_arrays(self, arrays: list[Any]) -> Packing:
         """The same packing reading other arrays in place of `arrays()` (as operands of a jit)."""
-        return _rebuild(self, iter(arrays))
+        return rebuild(self, iter(arrays))
 
     # ---- layout --------------------------------------------------------------------------------
 
@@ -294,9 +304,11 @@ def _assign(
             padded[block] = most / np.maximum(columns[block], 1)
             return float((price[block] * padded[block]).sum())
 
-        keys = (written * read * 4096 + columns)[members] if regime == Regime.DENSE else columns[
-            members
-        ]
+        keys = (
+            (written * read * 4096 + columns)[members]
+            if regime == Regime.DENSE
+            else columns[members]
+        )
         for items in partition(keys, cost, target.most_blocks, target.block):
             total += cost(items) + target.block
             assignment.append((regime, members[items]))
@@ -369,8 +381,10 @@ def _from_stretches(
         piece = flat.reshape(*values.shape[:-1], groups, stretch.length, rows)
         pieces.append(xp.swapaxes(piece, -1, -2))
     joined = pieces[0] if len(pieces) == 1 else xp.concatenate(pieces, axis=-1)
-    return xp.ascontiguousarray(joined.reshape(*values.shape[:-1], *shape)) if xp is np else (
-        joined.reshape(*values.shape[:-1], *shape)
+    return (
+        xp.ascontiguousarray(joined.reshape(*values.shape[:-1], *shape))
+        if xp is np
+        else (joined.reshape(*values.shape[:-1], *shape))
     )
 
 
@@ -415,35 +429,33 @@ def _put_slice(whole: Any, begin: int, values: Any) -> Any:
     return whole.at[..., begin : begin + values.shape[-1]].set(values)
 
 
-def _collect(node: Any) -> list[Any]:
-    """All arrays of a packing, block, row class or block columns, depth first."""
+def collect(node: Any) -> list[Any]:
+    """All arrays of a packing or a part of one, depth first, in a fixed order."""
     if isinstance(node, Packing):
         parts = [node.dynamics_row, node.dynamics_col]
-        return parts + [array for block in node.blocks for array in _collect(block)]
+        return parts + [array for block in node.blocks for array in collect(block)]
     arrays = [getattr(node, name) for name in node.ARRAYS]
     for child in _children(node):
-        arrays += _collect(child)
+        arrays += collect(child)
     return arrays
 
 
-def _rebuild(node: Any, arrays: Any) -> Any:
-    """The inverse of `_collect`: a copy of `node` that holds the given arrays."""
+def rebuild(node: Any, arrays: Any) -> Any:
+    """The inverse of `collect`: a copy of `node` that holds the given arrays."""
     if isinstance(node, Packing):
         row, col = next(arrays), next(arrays)
-        blocks = tuple(_rebuild(block, arrays) for block in node.blocks)
+        blocks = tuple(rebuild(block, arrays) for block in node.blocks)
         return replace(node, dynamics_row=row, dynamics_col=col, blocks=blocks, _flat={})
     own = {name: next(arrays) for name in node.ARRAYS}
     if isinstance(node, WalkBlock):
-        own["columns"] = _rebuild(node.columns, arrays)
-        own["classes"] = tuple(_rebuild(row_class, arrays) for row_class in node.classes)
+        own["columns"] = rebuild(node.columns, arrays)
+        own["classes"] = tuple(rebuild(row_class, arrays) for row_class in node.classes)
     elif isinstance(node, (ElementwiseBlock, DenseBlock)):
-        own["columns"] = _rebuild(node.columns, arrays)
+        own["columns"] = rebuild(node.columns, arrays)
     return replace(node, **own)
 
 
 def _children(node: Any) -> tuple[Any, ...]:
     if isinstance(node, WalkBlock):
         return (node.columns, *node.classes)
-    if isinstance(node, (ElementwiseBlock, DenseBlock)):
-        return (node.columns,)
-    return ()
+    return (node.columns,) if isinstance(node, (ElementwiseBlock, DenseBlock)) else ()

@@ -17,14 +17,21 @@ Array = NDArray[Any]
 
 
 def influence_gradient(
-    delta: Array, j: Array | tuple[Array, ...], plan: DsmmPlan, *, sum_batch: bool = False
-) -> Array:
+    delta: Array,
+    j: Array | tuple[Array, ...],
+    plan: DsmmPlan,
+    *,
+    sum_batch: bool = False,
+    packed: bool = False,
+) -> Array | tuple[Array, ...]:
     """NumPy face of `tritonsnap.influence_gradient`."""
     check_plan(plan)
     packing = plan.packing()
     given = read_influence("j", j, packing, "mask")
     check_rows("delta", delta, plan.mask.shape[0], given.batch)
     blocks = gradient(packing, delta, given.blocks, sum_batch)
+    if packed:
+        return blocks
     return packing.unpack_columns(blocks, like=delta.sum() if sum_batch else delta[..., 0])
 
 

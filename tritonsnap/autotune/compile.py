@@ -104,7 +104,7 @@ def compile_kernel(
     )
 
 
-def problems_of(report: Report, device: Device) -> list[str]:
+def faults_of(report: Report, device: Device) -> list[str]:
     """Why a config must not be used on a device; nothing if it may."""
     found = []
     if report.spills:

@@ -39,8 +39,8 @@ class Runner(Protocol):
         """How long a launch takes."""
         ...
 
-    def rounded(self, kernel: Kernel, problem: Problem, dtype: str) -> Mapping[str, Any]:
-        """The problem's arguments as the kernel will read them."""
+    def expected(self, kernel: Kernel, problem: Problem, dtype: str) -> Outputs:
+        """The reference's outputs for the arguments as the kernel reads them."""
         ...
 
 
@@ -56,7 +56,7 @@ class TorchRunner:
     def __init__(self, device: str) -> None:
         import torch
 
-        self._torch_device = torch.device(device)
+        self._torch_device: Any = torch.device(device)
         if self._torch_device.type == "cuda" and self._torch_device.index is None:
             self._torch_device = torch.device("cuda", torch.cuda.current_device())
 
@@ -97,8 +97,8 @@ class TorchRunner:
         )
         return Milliseconds(*quantiles)
 
-    def rounded(self, kernel: Kernel, problem: Problem, dtype: str) -> Mapping[str, Any]:
-        """The problem's arguments, real values rounded to `dtype` and back."""
+    def expected(self, kernel: Kernel, problem: Problem, dtype: str) -> Outputs:
+        """The reference's outputs for arguments rounded to `dtype` and back to float64."""
         import torch
 
         rounded = dict(problem.arguments)
@@ -106,7 +106,7 @@ class TorchRunner:
             if isinstance(value, np.ndarray) and value.dtype.kind == "f":
                 kind = getattr(torch, DTYPES[kernel.pointer_dtype(name, dtype) or dtype])
                 rounded[name] = torch.from_numpy(value).to(kind).double().numpy()
-        return rounded
+        return kernel.reference(**rounded)
 
     def _arguments(self, kernel: Kernel, problem: Problem, dtype: str) -> dict[str, Any]:
         import torch
@@ -129,19 +129,24 @@ class TorchRunner:
 
 
 def verify(
-    runner: Runner, kernel: Kernel, problem: Problem, config: Config, dtype: str, precision: str
+    runner: Runner,
+    kernel: Kernel,
+    problem: Problem,
+    config: Config,
+    dtype: str,
+    precision: str,
+    expected: Outputs,
 ) -> None:
-    """Compare a launch with the kernel's reference.
+    """Compare a launch with what is expected of it.
 
-    Integers must be equal. Real outputs may differ by a relative tolerance of the dtype, of the
-    largest magnitude that is expected: 1e-12 for fp64, 1e-5 for fp32.
+    Integers must be equal. Real outputs may differ by a part of the largest magnitude that is
+    expected: 1e-12 for fp64, 1e-5 for fp32.
 
     Raises
     ------
     WrongResultError
         If they differ, with the largest and the root mean square error.
     """
-    expected = kernel.reference(**runner.rounded(kernel, problem, dtype))
     found = runner.run(kernel, problem, config, dtype, precision)
     for name, right in expected.items():
         error = np.abs(found[name].astype(np.float64) - right)

@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.tuning import Config, Device, Sizes, find_config, source_hash
@@ -174,9 +173,7 @@ class Kernel:
         return kind[1:].replace("T", dtype) if kind.startswith("*") else None
 
     def _fits(self, config: Config, dtype: str, device: Device) -> bool:
-        return (
-            self.shared_bytes is None or self.shared_bytes(config, dtype) <= device.shared_memory
-        )
+        return self.shared_bytes is None or self.shared_bytes(config, dtype) <= device.shared_memory
 
 
 def config_space(**values: Sequence[int]) -> tuple[Config, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ Sizes = Mapping[str, int]
 """The sizes of a problem that its best config depends on."""
 
 
-class Tunable(Protocol):
+class Tunable(Hashable, Protocol):
     """What the lookup must know of a kernel (`tritonsnap.ops.kernel.Kernel` has it)."""
 
     @property

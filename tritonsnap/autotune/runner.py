@@ -56,9 +56,8 @@ class TorchRunner:
     def __init__(self, device: str) -> None:
         import torch
 
-        self._torch_device: Any = torch.device(device)
-        if self._torch_device.type == "cuda" and self._torch_device.index is None:
-            self._torch_device = torch.device("cuda", torch.cuda.current_device())
+        index = torch.cuda.current_device() if device == "cuda" else None
+        self._torch_device = torch.device(device) if index is None else torch.device(device, index)
 
     @property
     def device(self) -> Device:

@@ -82,7 +82,7 @@ def test_wrong_arguments(library: str) -> None:
     rows = to_library(library, np.zeros(0, np.int32))
     with pytest.raises(ValueError, match="`num_rows` must not be negative, got -1"):
         coo_to_csr(rows, -1)
-    with pytest.raises(TypeError, match="`num_rows` must be an integer, got 2.0"):
+    with pytest.raises(TypeError, match=r"`num_rows` must be an integer, got 2\.0"):
         coo_to_csr(rows, 2.0)
     with pytest.raises(TypeError, match="got list"):
         coo_to_csr([0, 1], 2)

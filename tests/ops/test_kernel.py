@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("triton")
 
-from tritonsnap.ops.kernel import OPTIONS, Kernel, config_space, declared_kernels  # noqa: E402
-from tritonsnap.tuning import TARGETS  # noqa: E402
+from tritonsnap.ops.kernel import OPTIONS, Kernel, config_space, declared_kernels
+from tritonsnap.tuning import TARGETS
 
 KERNELS = declared_kernels()
 

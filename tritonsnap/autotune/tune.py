@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -121,7 +120,7 @@ def _best(
 
 def _versions() -> dict[str, str]:
     return {
-        name: importlib.metadata.version(name)
+        name: importlib.import_module(name).__version__
         for name in ("tritonsnap", "torch", "triton")
         if importlib.util.find_spec(name) is not None
     }

@@ -125,7 +125,9 @@ class SparsityPattern:
         )
 
     @classmethod
-    def from_coo(cls, rows: ArrayLike, cols: ArrayLike, shape: tuple[int, int]) -> SparsityPattern:
+    def from_coo(
+        cls, rows: ArrayLike, cols: ArrayLike, shape: tuple[int, int]
+    ) -> SparsityPattern:
         """Build a pattern from coordinates in any order; duplicates are merged.
 
         Raises
@@ -380,9 +382,7 @@ class SparsityPattern:
             stop = min(max(stop, start + 1), other.num_kinds)
             pairs = slice(other.support_indptr[start], other.support_indptr[stop])
             inner = through[pairs]
-            kind = np.repeat(
-                np.arange(start, stop), np.diff(other.support_indptr[start : stop + 1])
-            )
+            kind = np.repeat(np.arange(start, stop), np.diff(other.support_indptr[start : stop + 1]))
             reached = self.rows[ranges(self.indptr[inner], sizes[inner])]
             keys = (np.repeat(kind, sizes[inner]) - start) * np.int64(num_rows) + reached
             keys = sorted_unique(keys, (stop - start) * num_rows)
@@ -415,7 +415,9 @@ class SparsityPattern:
     def values_of(self, dense: Any) -> Any:
         """The values ``[..., nnz]`` at this pattern of ``[..., rows, columns]`` matrices."""
         if tuple(dense.shape[-2:]) != self.shape:
-            raise ValueError(f"`dense` must end in {self.shape}, got shape {tuple(dense.shape)}")
+            raise ValueError(
+                f"`dense` must end in {self.shape}, got shape {tuple(dense.shape)}"
+            )
         return dense[..., self.rows, self.cols]
 
     def check_values(self, name: str, values: Any) -> None:
@@ -545,6 +547,6 @@ def _integers(name: str, values: ArrayLike) -> NDArray[np.integer]:
 
 def _is_sparse_torch(source: Any) -> bool:
     torch = sys.modules.get("torch")
-    return (
-        torch is not None and isinstance(source, torch.Tensor) and (source.layout != torch.strided)
+    return torch is not None and isinstance(source, torch.Tensor) and (
+        source.layout != torch.strided
     )

@@ -83,10 +83,11 @@ class Adam:
 
     def init(self, params: Any) -> AdamState:
         """State before the first update."""
-        zeros = map_tree(lambda p: namespace_of(p).zeros_like(p), params)
         first = leaves_of(params)[0]
         xp = namespace_of(first)
-        return AdamState(xp.zeros((), dtype=xp.int32, device=device_of(first)), zeros, zeros)
+        # two trees of their own, so that jax.jit can take both buffers over
+        mean, square = (map_tree(xp.zeros_like, params) for _ in range(2))
+        return AdamState(xp.zeros((), dtype=xp.int32, device=device_of(first)), mean, square)
 
     def update(self, gradients: Any, state: AdamState, params: Any) -> tuple[Any, AdamState]:
         """Parameters and state after one update; the arguments are left as they are."""

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     del arguments.command
     try:
         return int(SUBCOMMANDS[command].run(arguments))
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"tritonsnap {command}: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,9 @@ class Metrics:
         axes.set_ylabel("bits per character")
         axes.set_ylim(bottom=0)
         axes.legend()
-        figure.savefig(path)
+        image = io.BytesIO()
+        figure.savefig(image, format="png")
+        write_atomically(path, image.getvalue())
         return True
 
 

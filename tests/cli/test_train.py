@@ -80,13 +80,18 @@ def test_resume_needs_no_other_option(text, tmp_path, capsys):
 def test_ctrl_c_says_where_and_exits_130(text, tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "tritonsnap", "train", *SMALL, "--text", text, "--out", out]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    metrics = out / "metrics.jsonl"
     deadline = time.monotonic() + 60
-    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").stat().st_size:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while not (metrics.exists() and metrics.stat().st_size):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert f"tritonsnap train --resume --out {out}" in errors

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from tritonsnap.arrays import Library, namespace
+from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.files import write_atomically
 from tritonsnap.online.checkpoint import load_checkpoint, read_config, save_checkpoint
 from tritonsnap.online.configuration import TrainingConfig
@@ -24,7 +24,7 @@ from tritonsnap.online.evaluation import generate_text, held_out_bits
 from tritonsnap.online.metrics import Metrics
 from tritonsnap.online.optimizers import Optimizer
 from tritonsnap.online.readout import Readout
-from tritonsnap.online.tasks import StreamState, TextTask
+from tritonsnap.online.tasks import Batch, StreamState, TextTask
 from tritonsnap.online.trees import map_tree
 
 DEFAULT_SECONDS = 60.0
@@ -156,7 +156,8 @@ class Run:
         bool
             False if Ctrl-C ended it.
         """
-        update = _make_update(self.learner, self.readout, self.optimizer, self.library)
+        update = _compiled_update(self.library)
+        xp = namespace(self.library)
         interval = _Interval(self.state)
         saved = time.perf_counter()
         begun = saved - self.state.seconds
@@ -165,7 +166,13 @@ class Run:
                 steps = budget.next_steps(self.state, self.config.update_every)
                 batch, stream = self.task.read(self.state.stream, steps)
                 params, optimizer, carry, loss = update(
-                    self.state.params, self.state.optimizer, self.state.carry, batch
+                    self.learner,
+                    self.readout,
+                    self.optimizer,
+                    self.state.params,
+                    self.state.optimizer,
+                    self.state.carry,
+                    Batch(*(xp.asarray(part) for part in batch)),
                 )
                 bits, predictions = float(loss) / math.log(2), int(batch.mask.sum())
                 now = time.perf_counter()
@@ -178,7 +185,8 @@ class Run:
                     now - begun,
                 )
                 interval.add(bits, predictions)
-                bar.update(min(self._progress(budget), bar.total) - bar.n)
+                bar.n = min(self._progress(budget), bar.total)
+                bar.update(0)
                 if interval.updates == UPDATES_PER_REPORT:
                     interval = self._report(interval, bar)
                 if now - saved > SECONDS_PER_CHECKPOINT:
@@ -281,30 +289,44 @@ class _Interval:
         return figures
 
 
-def _make_update(
-    learner: Any, readout: Readout, optimizer: Optimizer, library: Library
-) -> Callable[..., Any]:
-    """One call per update: the gradient over a batch, then the optimizer; jitted in JAX."""
-    xp = namespace(library)
-
-    def update(
-        learner: Any, params: Any, state: Any, carry: Any, xs: Any, ys: Any, mask: Any, resets: Any
-    ) -> tuple[Any, Any, Any, Any]:
-        loss, gradients, carry = learner.sequence(
-            params[0], carry, xs, ys, readout, readout=params[1], mask=mask, resets=resets
-        )
-        predictions = xp.clip(xp.sum(mask), 1, None)
-        gradients = map_tree(lambda gradient: gradient / predictions, gradients)
-        params, state = optimizer.update(gradients, state, params)
-        return params, state, carry, loss
-
-    if library == "jax":
-        import jax
-
-        update = jax.jit(update, donate_argnums=(1, 2, 3))
-    return lambda params, state, carry, batch: update(
-        learner, params, state, carry, *(xp.asarray(part) for part in batch)
+def _update(
+    learner: Any,
+    readout: Readout,
+    optimizer: Optimizer,
+    params: Any,
+    optimizer_state: Any,
+    carry: Any,
+    batch: Batch,
+) -> tuple[Any, Any, Any, Any]:
+    """The gradient per prediction of one batch, then the optimizer."""
+    loss, gradients, carry = learner.sequence(
+        params[0],
+        carry,
+        batch.inputs,
+        batch.targets,
+        readout,
+        readout=params[1],
+        mask=batch.mask,
+        resets=batch.resets,
     )
+    xp = namespace_of(batch.mask)
+    predictions = xp.clip(xp.sum(batch.mask), 1, None)
+    gradients = map_tree(lambda gradient: gradient / predictions, gradients)
+    params, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+    return params, optimizer_state, carry, loss
+
+
+def _compiled_update(library: Library) -> Callable[..., Any]:
+    if library != "jax":
+        return _update
+    import jax
+
+    compiled: Callable[..., Any] = jax.jit(
+        _update,
+        static_argnames=("readout", "optimizer"),
+        donate_argnames=("params", "optimizer_state", "carry"),
+    )
+    return compiled
 
 
 @contextmanager

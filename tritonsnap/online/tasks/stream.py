@@ -12,7 +12,7 @@ StreamState = dict[str, NDArray[Any]]
 
 
 class Batch(NamedTuple):
-    """Some consecutive time steps of every row, as NumPy arrays.
+    """Some consecutive time steps of every row; NumPy arrays, as a task reads them.
 
     Attributes
     ----------
@@ -26,10 +26,10 @@ class Batch(NamedTuple):
         ``[steps, rows]`` bool, true where a row starts anew before this input.
     """
 
-    inputs: NDArray[np.float32]
-    targets: NDArray[np.int32]
-    mask: NDArray[np.float32]
-    resets: NDArray[np.bool_]
+    inputs: Any
+    targets: Any
+    mask: Any
+    resets: Any
 
 
 class Task(Protocol):

@@ -79,7 +79,7 @@ class TextTask:
             inputs=one_hot(self.train[places], self.inputs),
             targets=self.train[places + 1],
             mask=np.ones(places.shape, np.float32),
-            resets=np.broadcast_to(position[:-1, None] == 0, places.shape),
+            resets=np.repeat(position[:-1, None] == 0, self.rows, axis=1),
         )
         return batch, {"position": np.asarray(position[-1])}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -148,6 +149,8 @@ class Learner(ABC):
         if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
             raise ValueError(f"`batch` must be an integer of at least 1, got {batch!r}")
         xp = namespace(like)
+        if like == "jax":  # makes learners pytrees, so that jitted functions take them
+            importlib.import_module("tritonsnap.online.jax_sequence")
         return xp.zeros((batch, self.cell.rows), dtype=getattr(xp, dtype))
 
     def _reset_state(self, state: Any, reset: Any) -> Any:

@@ -152,7 +152,7 @@ class FactorStructure:
             isinstance(block, ElementwiseBlock)
             and np.all(source == source[:1])
             and np.all(target == target[0, 0])
-            and np.all(unit == (block.mask_row % self.num_units)[:, None])
+            and np.all(unit == (block.mask_row.astype(np.int64) % self.num_units)[:, None])
         ):
             begins = np.flatnonzero(np.diff(source[0], prepend=-2) != 1)
             lengths = np.diff(np.append(begins, source.shape[1]))

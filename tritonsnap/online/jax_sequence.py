@@ -10,7 +10,7 @@ import jax
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.snap import RTRL, SnAp
-from tritonsnap.plan.jax_tree import Static, on_device, structure_digest
+from tritonsnap.plan.jax_tree import Static, on_device
 
 
 @partial(jax.jit, static_argnames="loss_fn")
@@ -38,7 +38,7 @@ def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     arrays = [*dynamics.weight_index, dynamics.row, dynamics.own_index]
     kept = [array for array in arrays if array is not None]
     host = learner.__dict__.get("host", learner)
-    digest = f"{type(host).__name__} {host.cell.digest} {structure_digest(host.structure)}"
+    digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
     return (learner.structure, on_device(kept, dynamics)), Static(host, digest)
 
 

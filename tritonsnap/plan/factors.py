@@ -8,7 +8,9 @@ influence from its factors.
 from __future__ import annotations
 
 import copy
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -118,6 +120,16 @@ class FactorStructure:
                 f"`num_units` must divide the {self.plan.mask.shape[0]} rows of the plan, "
                 f"got {self.num_units}"
             )
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the content, equal in every process."""
+        hasher = hashlib.blake2b(self.plan.digest.encode(), digest_size=16)
+        sizes = (self.num_units, self.num_targets, self.num_sources)
+        hasher.update(repr(sizes).encode())
+        for index in (self.unit, self.target, self.source):
+            hasher.update(np.ascontiguousarray(index, np.int64))
+        return hasher.hexdigest()
 
     def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:
         """The factors of each block of a packing of the plan."""

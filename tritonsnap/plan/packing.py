@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +47,8 @@ class Packing:
         The blocks; every group lies in exactly one.
     dynamics_row, dynamics_col : [nnz(dynamics)] or empty
         Position of the entries of D; empty when every block reads D as a dense matrix.
+    rows_in_order
+        Whether the entries of D lie in rows 0, 1, 2, ..., one in each.
     restricted
         Whether a dense D may hold entries that the plan's dynamics leave out, which count as zero.
     """
@@ -57,6 +60,7 @@ class Packing:
     blocks: tuple[Block, ...]
     dynamics_row: Any
     dynamics_col: Any
+    rows_in_order: bool
     restricted: bool
     _flat: dict[Side, list[tuple[Any, Any]]] = field(default_factory=dict, repr=False)
 
@@ -103,6 +107,7 @@ class Packing:
             blocks=blocks,
             dynamics_row=compact(dynamics.rows) if reads_values else empty,
             dynamics_col=compact(dynamics.cols) if reads_values else empty,
+            rows_in_order=np.array_equal(dynamics.rows, np.arange(dynamics.shape[0])),
             restricted=restricted,
         )
 
@@ -130,7 +135,7 @@ class Packing:
             regimes[block.groups] = block.regime
         return regimes
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A hash of which groups lie in which block, and how each block is computed."""
         hasher = hashlib.blake2b(self.target.name.encode(), digest_size=16)

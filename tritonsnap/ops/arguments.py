@@ -20,6 +20,11 @@ class Influence(NamedTuple):
     batch: tuple[int, ...]
 
     @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays it was given as."""
+        return self.values if isinstance(self.values, tuple) else (self.values,)
+
+    @property
     def flat(self) -> bool:
         """Whether it was given flat: then the result is given back flat."""
         return not isinstance(self.values, tuple)
@@ -42,6 +47,27 @@ def read_influence(name: str, x: Any, packing: Packing, side: Side) -> Influence
     pattern.check_values(name, x)
     check_float(name, x)
     return Influence(x, packing.pack(x, side), tuple(x.shape[:-1]))
+
+
+def read_pair(r: Any, x: Any, packing: Packing) -> tuple[Influence, Influence]:
+    """The operands of an outer product: values on M and on X whose batch axes fit each other.
+
+    Raises
+    ------
+    ValueError, TypeError
+        That name `r` or `x`, for a wrong shape or dtype.
+    """
+    left, right = read_influence("r", r, packing, "mask"), read_influence("x", x, packing, "x")
+    if left.flat != right.flat:
+        raise ValueError("`r` and `x` must be both flat or both packed")
+    if not left.arrays:
+        raise ValueError("`r` and `x` hold no blocks, so no dtype: give them flat")
+    if not _compatible(left.batch, right.batch):
+        raise ValueError(
+            f"`r` must have batch axes that broadcast with the {list(right.batch)} of `x`, "
+            f"got {list(left.batch)}"
+        )
+    return left, right
 
 
 def dynamics_form(d: Any, plan: DsmmPlan, batch: tuple[int, ...]) -> Form:
@@ -99,6 +125,12 @@ def check_plan(plan: Any) -> None:
     """Raise unless `plan` is a `DsmmPlan`."""
     if not isinstance(plan, DsmmPlan):
         raise TypeError(f"`plan` must be a DsmmPlan, got {type(plan).__name__}")
+
+
+def check_form(form: str) -> None:
+    """Raise unless `form` is "values" or "dense"."""
+    if form not in ("values", "dense"):
+        raise ValueError(f'`form` must be "values" or "dense", got {form!r}')
 
 
 def check_precision(precision: str) -> None:

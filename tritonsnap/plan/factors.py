@@ -133,11 +133,11 @@ class FactorStructure:
 
     def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:
         """The factors of each block of a packing of the plan."""
-        name = packing.target.name
-        if name not in self._layouts:
+        key = packing.digest
+        if key not in self._layouts:
             blocks = tuple(self._lay_out(block, packing) for block in packing.blocks)
-            self._layouts[name] = blocks
-        return self._layouts[name]
+            self._layouts[key] = blocks
+        return self._layouts[key]
 
     def with_layout(
         self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]
@@ -148,7 +148,7 @@ class FactorStructure:
         for name, value in (
             ("plan", plan),
             ("host", self.host or self),
-            ("_layouts", {**self._layouts, target: layout}),
+            ("_layouts", {plan.packing(target).digest: layout}),
         ):
             object.__setattr__(structure, name, value)
         return structure

@@ -111,18 +111,17 @@ class Packing:
             restricted=restricted,
         )
 
-    def transpose(self, dynamics: SparsityPattern) -> Packing:
+    @cached_property
+    def transposed(self) -> Packing:
         """The packing of the transposed plan: X's blocks are this one's M blocks, and back."""
-        flipped = replace(
-            self.groups,
-            x=self.groups.mask,
-            mask=self.groups.x,
-            x_kind=self.groups.mask_kind,
-            mask_kind=self.groups.x_kind,
-        )
         assignment = tuple((block.regime, block.groups) for block in self.blocks)
         return self._from_assignment(
-            flipped, dynamics, self.target, self.costs, assignment, self.restricted
+            self.groups.transposed,
+            self.dynamics.transpose(),
+            self.target,
+            self.costs,
+            assignment,
+            self.restricted,
         )
 
     # ---- what it is ----------------------------------------------------------------------------
@@ -137,8 +136,10 @@ class Packing:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of which groups lie in which block, and how each block is computed."""
-        hasher = hashlib.blake2b(self.target.name.encode(), digest_size=16)
+        """A hash of the patterns, of which groups lie in which block, and of what each block does."""
+        patterns = (self.groups.x.digest, self.groups.mask.digest, self.dynamics.digest)
+        content = repr((self.target.name, *patterns, self.restricted))
+        hasher = hashlib.blake2b(content.encode(), digest_size=16)
         for block in self.blocks:
             hasher.update(block.regime.encode())
             hasher.update(np.ascontiguousarray(block.groups, np.int64))

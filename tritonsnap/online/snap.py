@@ -188,6 +188,7 @@ class SnAp(Learner):
             Factors(linear.gains, linear.sources, self.structure),
             self.plan,
             row_scale=operand.row_scale,
+            form="dense" if self._dense(x) else "values",
         )
         return Carry(linear.state, influence, carry.step + 1), linear.state
 

@@ -70,28 +70,32 @@ def read_pair(r: Any, x: Any, packing: Packing) -> tuple[Influence, Influence]:
     return left, right
 
 
-def dynamics_form(d: Any, plan: DsmmPlan, batch: tuple[int, ...]) -> Form:
+def dynamics_form(
+    d: Any, plan: DsmmPlan, batch: tuple[int, ...], stated: Form | None = None
+) -> Form:
     """Whether `d` is a dense ``[..., m, k]`` or the values ``[..., nnz]`` on `plan.dynamics`.
 
-    The number of batch axes decides where both shapes fit.
+    Where both shapes fit, the form `stated` by the caller decides.
 
     Raises
     ------
     ValueError
-        If neither fits, or both fit in spite of the batch axes.
+        If neither fits, not the stated one, or both while none is stated.
     """
     shape, nnz = tuple(d.shape), plan.dynamics.nnz
     matrix = plan.dynamics.shape
     check_float("d", d)
     as_dense = shape[-2:] == matrix and _compatible(shape[:-2], batch)
     as_values = len(shape) > 0 and shape[-1] == nnz and _compatible(shape[:-1], batch)
+    if stated is not None:
+        check_form(stated)
+        as_dense, as_values = as_dense and stated == "dense", as_values and stated == "values"
     if as_dense and as_values:
         if len(shape) == len(batch) + 2:
             return "dense"
         raise ValueError(
             f"`d` of shape {list(shape)} may be a dense matrix {list(matrix)} as well as {nnz} "
-            f"values per batch row; give a dense matrix its {len(batch)} batch axes, "
-            "or values as `plan.dynamics.to_dense(values)`"
+            'values per batch row: say which by `form="dense"` or `form="values"`'
         )
     if as_dense:
         return "dense"
@@ -100,6 +104,7 @@ def dynamics_form(d: Any, plan: DsmmPlan, batch: tuple[int, ...]) -> Form:
     raise ValueError(
         f"`d` must have shape [..., {matrix[0]}, {matrix[1]}] (dense) or [..., {nnz}] (values on "
         f"`plan.dynamics`) with batch axes that broadcast with {list(batch)}, got {list(shape)}"
+        + ("" if stated is None else f" as {stated}")
     )
 
 

@@ -139,6 +139,35 @@ class FactorStructure:
             self._layouts[key] = blocks
         return self._layouts[key]
 
+    def entries(
+        self, block: Block, packing: Packing
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The nonzeros of the immediate Jacobian in a block, one by one.
+
+        Returns
+        -------
+        place, gain, source : int64 [nonzeros]
+            Where each lies in the flattened block of M, among the flattened gains, and among the
+            sources.
+        """
+        columns = block.columns.index(np)
+        safe = np.minimum(columns, packing.groups.mask.shape[1] - 1)
+        num_rows = packing.groups.mask.shape[0]
+        parts = np.arange(num_rows // self.num_units)[:, None, None]
+        row = parts * self.num_units + self.unit[safe]
+        place = _place_in_group(block, row)
+        if isinstance(block, WalkBlock):
+            begin = block.mask_indptr.astype(np.int64)
+            first, size = begin[:-1, None], np.diff(begin)[:, None]
+        else:
+            size = block.mask_shape[1] if isinstance(block, DenseBlock) else 1
+            first = np.arange(len(columns))[:, None] * size
+        kept = (columns < packing.groups.mask.shape[1]) & (place < size)
+        flat = (first + place) * block.columns.width + np.arange(block.columns.width)
+        gain = self.target[safe] * np.int64(num_rows) + row
+        source = np.broadcast_to(self.source[safe], row.shape)
+        return flat[kept], gain[kept], source[kept].astype(np.int64)
+
     def with_layout(
         self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]
     ) -> FactorStructure:

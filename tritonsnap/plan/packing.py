@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.arrays import library_of, namespace_of, to_numpy, to_torch
+from tritonsnap.arrays import library_of, namespace_of
 from tritonsnap.plan.blocks import (
     Block,
     DenseBlock,
@@ -51,6 +51,8 @@ class Packing:
         Whether the entries of D lie in rows 0, 1, 2, ..., one in each.
     restricted
         Whether a dense D may hold entries that the plan's dynamics leave out, which count as zero.
+    calls
+        What torch operators keep for their calls on this packing.
     """
 
     target: Target
@@ -63,6 +65,7 @@ class Packing:
     rows_in_order: bool
     restricted: bool
     _flat: dict[Side, list[tuple[Any, Any]]] = field(default_factory=dict, repr=False)
+    calls: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
@@ -173,16 +176,21 @@ class Packing:
 
     # ---- layout --------------------------------------------------------------------------------
 
+    def pattern(self, side: Side) -> SparsityPattern:
+        """The pattern of X or of M."""
+        return self.groups.x if side == "x" else self.groups.mask
+
     def shapes(self, side: Side) -> list[tuple[int, ...]]:
         """The shape of each block's values of X or of M, without batch axes."""
         return [block.x_shape if side == "x" else block.mask_shape for block in self.blocks]
 
     def pack(self, values: Any, side: Side = "x") -> tuple[Any, ...]:
         """Turn flat values ``[..., nnz]`` of X (or of M) into blocks."""
-        pattern = self.groups.x if side == "x" else self.groups.mask
-        pattern.check_values("values", values)
+        self.pattern(side).check_values("values", values)
         if library_of(values) == "torch":
-            return to_torch(self.pack(to_numpy(values), side))
+            from tritonsnap.plan import torch_layout
+
+            return torch_layout.pack(self, values, side)
         xp = namespace_of(values)
         packed = []
         for block, shape, (index, inside) in zip(
@@ -206,18 +214,19 @@ class Packing:
         `like` gives the library, dtype and batch axes (all of its axes but the last) of the result
         where there are no blocks.
         """
-        pattern = self.groups.x if side == "x" else self.groups.mask
         shapes = self.shapes(side)
         batch = self.check_blocks("blocks", blocks, side)
         if not blocks:
             if like is None:
                 raise ValueError("`like` must be given to unpack no blocks")
             xp = namespace_of(like)
-            return xp.zeros((*like.shape[:-1], pattern.nnz), dtype=like.dtype)
+            return xp.zeros((*like.shape[:-1], self.pattern(side).nnz), dtype=like.dtype)
         if library_of(*blocks) == "torch":
-            return to_torch(self.unpack(tuple(map(to_numpy, blocks)), side))
+            from tritonsnap.plan import torch_layout
+
+            return torch_layout.unpack(self, blocks, side)
         xp = namespace_of(*blocks)
-        whole = xp.zeros((*batch, pattern.nnz), dtype=blocks[0].dtype)
+        whole = xp.zeros((*batch, self.pattern(side).nnz), dtype=blocks[0].dtype)
         for block, values, shape, (index, inside) in zip(
             self.blocks, blocks, shapes, self._flat_index(side, xp), strict=True
         ):
@@ -236,7 +245,9 @@ class Packing:
         if not blocks:
             return namespace_of(like).zeros((*like.shape, num_columns), dtype=like.dtype)
         if library_of(*blocks) == "torch":
-            return to_torch(self.unpack_columns(tuple(map(to_numpy, blocks))))
+            from tritonsnap.plan import torch_layout
+
+            return torch_layout.unpack_columns(self, blocks)
         xp = namespace_of(*blocks)
         whole = xp.zeros((*blocks[0].shape[:-2], num_columns), dtype=blocks[0].dtype)
         for block, values in zip(self.blocks, blocks, strict=True):
@@ -457,7 +468,7 @@ def rebuild(node: Any, arrays: Any) -> Any:
     if isinstance(node, Packing):
         row, col = next(arrays), next(arrays)
         blocks = tuple(rebuild(block, arrays) for block in node.blocks)
-        return replace(node, dynamics_row=row, dynamics_col=col, blocks=blocks, _flat={})
+        return replace(node, dynamics_row=row, dynamics_col=col, blocks=blocks, _flat={}, calls={})
     own = {name: next(arrays) for name in node.ARRAYS}
     if isinstance(node, WalkBlock):
         own["columns"] = rebuild(node.columns, arrays)

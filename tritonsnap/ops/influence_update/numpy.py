@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.ops.arguments import (
+    Form,
     check_plan,
     check_precision,
     check_rows,
@@ -33,13 +34,14 @@ def influence_update(
     *,
     row_scale: Array | None = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Array | tuple[Array, ...]:
     """NumPy face of `tritonsnap.influence_update`."""
     check_plan(plan)
     check_precision(precision)
     packing = plan.packing()
     given = read_influence("j", j, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     dynamics = Dynamics(d, form, packing, np)

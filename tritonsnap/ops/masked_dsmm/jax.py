@@ -35,13 +35,14 @@ def masked_dsmm(
     *,
     row_scale: Array | None = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Array | tuple[Array, ...]:
     """JAX face of `tritonsnap.masked_dsmm`."""
     check_plan(plan)
     check_precision(precision)
     packing = plan.packing("xla")
     given = read_influence("x", x, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     blocks = bind_product(plan, d, form, given.blocks, row_scale)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.ops.arguments import (
+    Form,
     check_plan,
     check_precision,
     check_rows,
@@ -29,13 +30,14 @@ def masked_dsmm(
     *,
     row_scale: Array | None = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Array | tuple[Array, ...]:
     """NumPy face of `tritonsnap.masked_dsmm`."""
     check_plan(plan)
     check_precision(precision)
     packing = plan.packing()
     given = read_influence("x", x, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     blocks = product(packing, Dynamics(d, form, packing, np), given.blocks, row_scale)

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 FORMAT = "tritonsnap.DsmmPlan/1"
+_DEFAULT_TARGET = "scipy" if importlib.util.find_spec("scipy") else "numpy"
 
 
 class DsmmPlan:
@@ -278,12 +279,7 @@ class _TransposedPlan(DsmmPlan):
 
 def default_target() -> str:
     """The best target for NumPy arrays here: "scipy" where SciPy is installed."""
-    return "scipy" if _has_scipy() else "numpy"
-
-
-@cache
-def _has_scipy() -> bool:
-    return importlib.util.find_spec("scipy") is not None
+    return _DEFAULT_TARGET
 
 
 def _needed_entries(groups: ColumnGroups) -> SparsityPattern:

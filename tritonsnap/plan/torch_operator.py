@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 
 from tritonsnap.plan.packing import Packing
 
@@ -156,6 +158,9 @@ class PlanOperator(ABC):
         """Run the operator, differentiably; `key` comes from `call_key`."""
         if torch.compiler.is_compiling():
             return tuple(self.operator(list(operands), key))
+        if _is_plain(operands):  # an online learner's every step: spare it the dispatcher
+            on_cpu = operands[0].device.type == "cpu"
+            return tuple((self._cpu if on_cpu else self.operator)(list(operands), key))
         outputs: tuple[Tensor, ...] = self._function.apply(key, *operands)
         return outputs
 
@@ -242,9 +247,26 @@ def _differentiable(operator: PlanOperator) -> Any:
 
         @staticmethod
         def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+            if eager_transforms.JVP_NESTING > 1:  # torch would take the second derivative as zero
+                raise NotImplementedError(
+                    "torch has no forward over forward mode for custom functions: "
+                    "use torch.func.jacrev for one of the two"
+                )
             return operator.tangent(ctx.call, list(ctx.saved_tensors), list(tangents))
 
     return Differentiable
+
+
+def _is_plain(operands: Sequence[Tensor]) -> bool:
+    """Whether nothing watches or transforms what is done with the operands."""
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    differentiated = torch.is_grad_enabled()
+    return all(
+        type(one) is Tensor and not (differentiated and one.requires_grad) for one in operands
+    )
 
 
 def common_dtype(operands: Sequence[Tensor]) -> torch.dtype:
@@ -261,4 +283,6 @@ def _as_array(tensor: Tensor, wide: torch.dtype) -> NDArray[Any]:
     tensor = tensor.detach()
     if tensor.dtype in (torch.float16, torch.bfloat16):
         tensor = tensor.to(wide)
-    return np.asarray(tensor.resolve_conj().resolve_neg().numpy())
+    if tensor.is_complex() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return np.asarray(tensor.numpy())

@@ -67,9 +67,10 @@ def product(
         elif row_scale is None or block.whole:
             results.append(np.matmul(gather_groups(scaled, block, np), x, out=into))
         else:  # D is shared by the batch: gather it once, scale what comes out
-            result = np.matmul(gather_groups(dynamics, block, np), x, out=into)
-            result *= _padded_rows(block, row_scale)[..., None]
-            results.append(result)
+            result = np.matmul(gather_groups(dynamics, block, np), x)
+            scale = _padded_rows(block, row_scale)[..., None]
+            fits = np.broadcast_shapes(result.shape, scale.shape) == result.shape
+            results.append(np.multiply(result, scale, out=result if fits and into is None else into))
     return tuple(results)
 
 

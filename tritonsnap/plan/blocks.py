@@ -209,9 +209,11 @@ class WalkBlock:
             x_row = self.x_indptr.astype(np.int64)[group] + self.x_offset
             return row, x_row, self.position.astype(np.int64)
         order = np.argsort(self.place)
-        row, x_row, position = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [
-            np.empty(0, np.int64)
-        ]
+        row, x_row, position = (
+            [np.empty(0, np.int64)],
+            [np.empty(0, np.int64)],
+            [np.empty(0, np.int64)],
+        )
         begin = 0
         for row_class in self.classes:
             shape = row_class.position.shape

@@ -196,7 +196,8 @@ class DsmmPlan:
         """The plan of ``X * (D^T M)``, whose packed values have the same layout.
 
         ``masked_dsmm(d_transposed, r, plan.transpose())`` is the adjoint of
-        ``masked_dsmm(d, x, plan)`` in x.
+        ``masked_dsmm(d, x, plan)`` in x. It serves products: columns that only X has lie in none
+        of its groups.
         """
         if self._transposed is None:
             self._transposed = _TransposedPlan(self)

@@ -139,7 +139,7 @@ class Packing:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the patterns, of which groups lie in which block, and of what each block does."""
+        """A hash of the patterns, and of which groups each block holds and how it is computed."""
         patterns = (self.groups.x.digest, self.groups.mask.digest, self.dynamics.digest)
         content = repr((self.target.name, *patterns, self.restricted))
         hasher = hashlib.blake2b(content.encode(), digest_size=16)

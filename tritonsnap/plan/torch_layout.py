@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -55,7 +54,8 @@ class _Pack(PlanOperator):
 
     def run(self, call: Call, *operands: NDArray[Any]) -> list[NDArray[Any]]:
         packed = call.packing.pack(operands[0], call.options[1])
-        return [_own(block, operands[0]) for block in packed]
+        shared = [np.may_share_memory(block, operands[0]) for block in packed]
+        return [block.copy() if own else block for block, own in zip(packed, shared, strict=True)]
 
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]
@@ -104,7 +104,9 @@ class _Take(PlanOperator):
 
     def run(self, call: Call, *operands: NDArray[Any]) -> list[NDArray[Any]]:
         values = operands[0]
-        bordered = np.concatenate([values, np.zeros_like(values, shape=(*values.shape[:-1], 1))], -1)
+        bordered = np.concatenate(
+            [values, np.zeros_like(values, shape=(*values.shape[:-1], 1))], -1
+        )
         return [bordered[..., call.options[1].places]]
 
     def adjoint(
@@ -126,7 +128,7 @@ class _Put(PlanOperator):
         total = np.zeros((*lead, index.size + 1), values.dtype)
         for row in np.ndindex(*lead):
             np.add.at(total[row], index.places.ravel(), values[row].ravel())
-        return [np.ascontiguousarray(total[..., :-1])]
+        return [total[..., :-1]]
 
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]
@@ -176,10 +178,3 @@ def take(packing: Packing, values: Tensor, index: StaticIndex) -> Tensor:
 def put(packing: Packing, values: Tensor, index: StaticIndex) -> Tensor:
     """The sums of the values that each place of the axis gets, added one after the other."""
     return _put(call_key(packing, "put", index), [values])[0]
-
-
-def _own(array: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
-    """The array in contiguous memory that is not that of `source`."""
-    if np.may_share_memory(array, source):
-        return array.copy()
-    return np.ascontiguousarray(array)

@@ -168,7 +168,8 @@ class PlanOperator(ABC):
         dtype = common_dtype(operands)
         wide = torch.promote_types(dtype, torch.float32)
         arrays = [_as_array(one, wide) for one in operands]
-        outputs = [torch.from_numpy(array) for array in self.run(find_call(call), *arrays)]
+        found = self.run(find_call(call), *arrays)
+        outputs = [torch.from_numpy(np.ascontiguousarray(array)) for array in found]
         return outputs if wide == dtype else [output.to(dtype) for output in outputs]
 
     def _fake(self, operands: list[Tensor], call: str) -> list[Tensor]:

@@ -99,9 +99,7 @@ class ColumnGroups:
     @property
     def transposed(self) -> ColumnGroups:
         """The same groups with X and M exchanged; some may have no rows of M then."""
-        return replace(
-            self, x=self.mask, mask=self.x, x_kind=self.mask_kind, mask_kind=self.x_kind
-        )
+        return replace(self, x=self.mask, mask=self.x, x_kind=self.mask_kind, mask_kind=self.x_kind)
 
     def __len__(self) -> int:
         return len(self.mask_kind)

@@ -51,9 +51,8 @@ class _InfluenceGradient(PlanOperator):
     def lead(self, call: Call, operands: Any) -> Shape:
         return () if call.options[1] else super().lead(call, operands)
 
-    def run(self, call: Call, *operands: NDArray[Any]) -> list[NDArray[Any]]:
-        gradients = face.gradient(call.packing, operands[0], operands[1:], call.options[1])
-        return [np.ascontiguousarray(one) for one in gradients]
+    def run(self, call: Call, *operands: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        return face.gradient(call.packing, operands[0], operands[1:], call.options[1])
 
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]

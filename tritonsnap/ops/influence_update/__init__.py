@@ -62,4 +62,6 @@ def influence_update(
         from tritonsnap.ops.influence_update import jax as face
     else:
         from tritonsnap.ops.influence_update import numpy as face
-    return face.influence_update(d, j, immediate, plan, row_scale=row_scale, precision=precision, form=form)
+    return face.influence_update(
+        d, j, immediate, plan, row_scale=row_scale, precision=precision, form=form
+    )

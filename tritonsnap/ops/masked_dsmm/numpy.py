@@ -69,8 +69,9 @@ def product(
         else:  # D is shared by the batch: gather it once, scale what comes out
             result = np.matmul(gather_groups(dynamics, block, np), x)
             scale = _padded_rows(block, row_scale)[..., None]
-            fits = np.broadcast_shapes(result.shape, scale.shape) == result.shape
-            results.append(np.multiply(result, scale, out=result if fits and into is None else into))
+            if into is None and np.broadcast_shapes(result.shape, scale.shape) == result.shape:
+                into = result
+            results.append(np.multiply(result, scale, out=into))
     return tuple(results)
 
 

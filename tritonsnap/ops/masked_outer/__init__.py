@@ -39,8 +39,8 @@ def masked_outer(r: Any, x: Any, plan: DsmmPlan, *, form: Form = "values") -> An
         For dtypes that are not floating-point, a wrong plan, or mixed array libraries.
     """
     face: Any
-    blocks = [array for one in (r, x) for array in (one if isinstance(one, (tuple, list)) else [one])]
-    library = library_of(*blocks)
+    left, right = (one if isinstance(one, (tuple, list)) else (one,) for one in (r, x))
+    library = library_of(*left, *right)
     if library == "torch":
         from tritonsnap.ops.masked_outer import torch as face
     elif library == "jax":

@@ -37,9 +37,7 @@ def masked_outer(
     return bind_outer(plan, left.blocks, right.blocks, form)
 
 
-def bind_outer(
-    plan: DsmmPlan, r: tuple[Array, ...], x: tuple[Array, ...], form: Form
-) -> Array:
+def bind_outer(plan: DsmmPlan, r: tuple[Array, ...], x: tuple[Array, ...], form: Form) -> Array:
     """Bind the primitive on packed values."""
     packing = plan.packing("xla")
     axes = [len(shape) for side in ("mask", "x") for shape in packing.shapes(side)]
@@ -67,7 +65,8 @@ def outer(packing: Packing, r: tuple[Array, ...], x: tuple[Array, ...], form: Fo
     )
     dtype = jnp.result_type(*r, *x)
     rows, cols = packing.dynamics_row, packing.dynamics_col
-    rows, cols = (rows, cols) if len(rows) else (jnp.asarray(pattern.rows), jnp.asarray(pattern.cols))
+    if not len(rows):  # every block reads D as a dense matrix
+        rows, cols = jnp.asarray(pattern.rows), jnp.asarray(pattern.cols)
     values = jnp.zeros((*lead, pattern.nnz), dtype)
     dense: Array | None = None
     for block, left, right in zip(packing.blocks, r, x, strict=True):
@@ -99,7 +98,11 @@ def _add_walk(values: Array, block: WalkBlock, r: Array, x: Array) -> Array:
         position, x_index = row_class.position, row_class.x_index
 
         def add(
-            k: Any, values: Array, left: Array = left, position: Any = position, x_index: Any = x_index
+            k: Any,
+            values: Array,
+            left: Array = left,
+            position: Any = position,
+            x_index: Any = x_index,
         ) -> Array:
             dots = (left * take(x, x_index[k], axis=-2)).sum(-1)
             return values.at[..., position[k]].add(dots, mode="drop")

@@ -35,9 +35,7 @@ def masked_outer(
     return outer(packing, left.blocks, right.blocks, form)
 
 
-def outer(
-    packing: Packing, r: tuple[Tensor, ...], x: tuple[Tensor, ...], form: Form
-) -> Tensor:
+def outer(packing: Packing, r: tuple[Tensor, ...], x: tuple[Tensor, ...], form: Form) -> Tensor:
     """R X^T at the entries of D, as values or as a dense matrix."""
     return _outer(call_key(packing, "masked_outer", form), (*r, *x))[0]
 

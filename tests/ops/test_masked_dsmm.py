@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from influences import REGIMES, Problem, broadcasts, default_target, problems, snap_problem
 
 from tritonsnap import DsmmPlan, SparsityPattern, masked_dsmm
-from tritonsnap.ops.masked_dsmm.numpy import product
 from tritonsnap.ops.dynamics import Dynamics
+from tritonsnap.ops.masked_dsmm.numpy import product
 
 torch = pytest.importorskip("torch")
 
@@ -172,7 +172,7 @@ def test_wrong_arguments(library: str) -> None:
 
 def test_mixed_libraries_raise() -> None:
     plan, _, _ = snap_problem(1, None)
-    with pytest.raises(TypeError, match="one library, got numpy .* torch"):
+    with pytest.raises(TypeError, match=r"one library, got numpy .* torch"):
         masked_dsmm(np.ones(4), torch.ones(plan.x.nnz), plan)
 
 
@@ -183,7 +183,7 @@ def test_a_shape_that_fits_both_forms_must_say_which(library: str) -> None:
     d, x = np.arange(9, dtype=np.float32).reshape(3, 3), np.ones((3, 3), np.float32)
     values, dense = d, np.broadcast_to(d.diagonal(), (3, 3))
     given = convert(library, d, x)
-    with pytest.raises(ValueError, match="`d` of shape .* say which by `form="):
+    with pytest.raises(ValueError, match=r"`d` of shape .* say which by `form="):
         masked_dsmm(*given, plan)
     np.testing.assert_array_equal(np.asarray(masked_dsmm(*given, plan, form="values")), values)
     np.testing.assert_array_equal(np.asarray(masked_dsmm(*given, plan, form="dense")), dense)

@@ -208,20 +208,15 @@ class WalkBlock:
             group = np.searchsorted(self.mask_indptr, row, side="right") - 1
             x_row = self.x_indptr.astype(np.int64)[group] + self.x_offset
             return row, x_row, self.position.astype(np.int64)
-        order = np.argsort(self.place)
-        row, x_row, position = (
-            [np.empty(0, np.int64)],
-            [np.empty(0, np.int64)],
-            [np.empty(0, np.int64)],
-        )
-        begin = 0
+        order, begin = np.argsort(self.place), 0
+        found = [(np.empty(0, np.int64),) * 3]
         for row_class in self.classes:
             shape = row_class.position.shape
-            row.append(np.broadcast_to(order[begin : begin + shape[1]], shape).ravel())
-            x_row.append(row_class.x_index.ravel())
-            position.append(row_class.position.ravel())
+            row = np.broadcast_to(order[begin : begin + shape[1]], shape)
+            found.append((row.ravel(), row_class.x_index.ravel(), row_class.position.ravel()))
             begin += shape[1]
-        return np.concatenate(row), np.concatenate(x_row), np.concatenate(position)
+        rows, x_rows, positions = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return rows, x_rows, positions
 
     @property
     def x_shape(self) -> tuple[int, ...]:

@@ -128,7 +128,7 @@ class FactorStructure:
         sizes = (self.num_units, self.num_targets, self.num_sources)
         hasher.update(repr(sizes).encode())
         for index in (self.unit, self.target, self.source):
-            hasher.update(np.ascontiguousarray(index, np.int64))
+            hasher.update(np.ascontiguousarray(index, np.int64).data)
         return hasher.hexdigest()
 
     def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:

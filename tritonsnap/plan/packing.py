@@ -145,7 +145,7 @@ class Packing:
         hasher = hashlib.blake2b(content.encode(), digest_size=16)
         for block in self.blocks:
             hasher.update(block.regime.encode())
-            hasher.update(np.ascontiguousarray(block.groups, np.int64))
+            hasher.update(np.ascontiguousarray(block.groups, np.int64).data)
         return hasher.hexdigest()
 
     @property

@@ -159,15 +159,16 @@ def unpack_columns(packing: Packing, blocks: tuple[Tensor, ...]) -> Tensor:
 
 def pack_columns(packing: Packing, values: Tensor) -> tuple[Tensor, ...]:
     """``[..., G, C]`` of each block of ``[..., columns]``, zero at padding."""
-    indices = [
-        static_index(
+
+    def index(number: int) -> StaticIndex:
+        columns = packing.blocks[number].columns
+        return static_index(
             packing,
             ("columns", number),
-            lambda block=block: StaticIndex(block.columns.index(np), block.columns.num_columns),
+            lambda: StaticIndex(columns.index(np), columns.num_columns),
         )
-        for number, block in enumerate(packing.blocks)
-    ]
-    return tuple(take(packing, values, index) for index in indices)
+
+    return tuple(take(packing, values, index(number)) for number in range(len(packing.blocks)))
 
 
 def take(packing: Packing, values: Tensor, index: StaticIndex) -> Tensor:

@@ -294,7 +294,7 @@ class SparsityPattern:
         """A hash of the content, equal in every process."""
         hasher = hashlib.blake2b(repr(self.shape).encode(), digest_size=16)
         for array in (self.support_indptr, self.support_rows, self.column_kind):
-            hasher.update(np.ascontiguousarray(array, np.int64))
+            hasher.update(np.ascontiguousarray(array, np.int64).data)
         return hasher.hexdigest()
 
     def column_starts(self) -> NDArray[np.int64]:

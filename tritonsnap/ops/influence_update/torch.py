@@ -182,11 +182,11 @@ def _entries(
         structure.num_sources,
     )
 
-    def build(which: int) -> StaticIndex:
-        return StaticIndex(structure.entries(block, packing)[which], sizes[which])
+    def index(which: int) -> StaticIndex:
+        return static_index(
+            packing,
+            ("immediate", which, structure, number),
+            lambda: StaticIndex(structure.entries(block, packing)[which], sizes[which]),
+        )
 
-    place, gain, source = (
-        static_index(packing, (name, structure, number), lambda which=which: build(which))
-        for which, name in enumerate(("place", "gain", "source"))
-    )
-    return place, gain, source
+    return index(0), index(1), index(2)

@@ -74,7 +74,7 @@ def _groups(num_operands: int, params: dict[str, Any]) -> list[int]:
 
 
 def _adjoint(
-    plan: DsmmPlan, operands: list[Array | None], cotangents: list[Array], params: dict[str, Any]
+    plan: DsmmPlan, operands: list[Any], cotangents: list[Array], params: dict[str, Any]
 ) -> list[Array] | None:
     from tritonsnap.ops.masked_outer.jax import bind_outer  # which is differentiated by this module
 

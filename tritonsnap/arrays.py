@@ -87,7 +87,7 @@ def namespace_of(*arrays: Any) -> Any:
 def to_numpy(array: Any) -> NDArray[Any]:
     """A NumPy array of the same values; no copy where the memory can be shared."""
     if _library_of_one(array) == "torch":
-        return array.detach().cpu().numpy()  # type: ignore[no-any-return]
+        return array.detach().cpu().numpy()
     return np.asarray(array)
 
 

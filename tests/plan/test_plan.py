@@ -179,5 +179,5 @@ def test_wrong_arguments_raise() -> None:
         DsmmPlan(x, SparsityPattern.full((4, 2)))
     with pytest.raises(ValueError, match=r"`dynamics` must have shape \(4, 2\)"):
         DsmmPlan(x, mask, SparsityPattern.full((2, 4)))
-    with pytest.raises(ValueError, match="`target` must be one of .*'cupy'"):
+    with pytest.raises(ValueError, match=r"`target` must be one of .*'cupy'"):
         DsmmPlan(x, mask).packing("cupy")

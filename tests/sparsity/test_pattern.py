@@ -88,7 +88,7 @@ def test_positions(pair: tuple[np.ndarray, np.ndarray]) -> None:
     found = values[whole.positions(one)]
     np.testing.assert_array_equal(found, one.values_of(whole.to_dense(values)))
     if not one.contains(other):
-        with pytest.raises(ValueError, match="`other` has .* positions that this pattern lacks"):
+        with pytest.raises(ValueError, match=r"`other` has .* positions that this pattern lacks"):
             one.positions(other)
 
 

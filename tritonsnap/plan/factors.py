@@ -197,7 +197,9 @@ class FactorStructure:
         ):
             begins = np.flatnonzero(np.diff(source[0], prepend=-2) != 1)
             lengths = np.diff(np.append(begins, source.shape[1]))
-            stretches = tuple((int(source[0, b]), int(n)) for b, n in zip(begins, lengths))
+            stretches = tuple(
+                (int(source[0, b]), int(n)) for b, n in zip(begins, lengths, strict=True)
+            )
             return FactorBlock(True, int(target[0, 0]), stretches, empty, empty, empty, empty)
         if np.all(unit == unit[:, :1]):
             unit = unit[:, :1]

@@ -131,7 +131,7 @@ class Packing:
 
     @property
     def regimes(self) -> NDArray[np.object_]:
-        """object [groups]: the regime that each group was given."""
+        """The regime that each group was given, object [groups]."""
         regimes = np.empty(len(self.groups), object)
         for block in self.blocks:
             regimes[block.groups] = block.regime

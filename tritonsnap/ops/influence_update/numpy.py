@@ -86,6 +86,7 @@ def _add(
 ) -> None:
     """Add the factored immediate Jacobian to a block, in place."""
     if factors.outer:
+        assert isinstance(block, ElementwiseBlock)  # only these have outer factors
         gain = gains[..., factors.target * rows :][..., block.mask_row][..., None]
         begin = 0
         for first, count in factors.stretches:

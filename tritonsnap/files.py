@@ -67,7 +67,7 @@ class _replacing:  # noqa: N801 - reads as a statement
         self.path = path
 
     def __enter__(self) -> IO[bytes]:
-        self.file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed in __exit__
+        self.file = tempfile.NamedTemporaryFile(
             dir=self.path.parent, prefix=f".{self.path.name}.", delete=False
         )
         return self.file

@@ -127,9 +127,10 @@ def _added(
         size = jnp.diff(block.mask_indptr.astype(jnp.int32))[:, None]
         flat = result
     else:
-        groups, size = block.mask_shape[:2]
+        groups, most = block.mask_shape[:2]
+        size = jnp.asarray(most)
         first = jnp.arange(groups)[:, None] * size
-        flat = result.reshape(*lead, groups * size, width)
+        flat = result.reshape(*lead, groups * most, width)
     outside = flat.shape[-2]
     for part in range(parts):
         place = factors.place[part].astype(jnp.int32)

@@ -111,12 +111,12 @@ def _add(
     for part in range(len(factors.place)):
         place, added = factors.place[part].astype(np.int64), values[..., part, :, :]
         inside = place < size
-        at = (first + place,) if isinstance(block, WalkBlock) else (groups, place)
-        at = tuple(np.broadcast_to(index, inside.shape) for index in at)
+        axes = (first + place,) if isinstance(block, WalkBlock) else (groups, place)
+        at: tuple[Array, ...] = tuple(np.broadcast_to(axis, inside.shape) for axis in axes)
         if inside.shape[1] == 1:  # all columns of a group belong to one unit: whole rows
             kept = inside[:, 0]
-            result[(..., *(index[kept, 0] for index in at), slice(None))] += added[..., kept, :]
+            result[(..., *(along[kept, 0] for along in at), slice(None))] += added[..., kept, :]
         else:
             kept = inside & (factors.source_index < sources.shape[-1])
             column = np.broadcast_to(columns, kept.shape)[kept]
-            result[(..., *(index[kept] for index in at), column)] += added[..., kept]
+            result[(..., *(along[kept] for along in at), column)] += added[..., kept]

@@ -100,6 +100,7 @@ class DsmmPlan:
         )
         needed = _needed_entries(self.groups)
         self.dynamics = needed if dynamics is None else _intersection(dynamics, needed)
+        self._default_target: str | None = None
         self._packings: dict[tuple[str, Regime | None], Packing] = {}
         self._transposed: DsmmPlan | None = None
         self.host = self
@@ -123,7 +124,7 @@ class DsmmPlan:
         ValueError
             If there is no such target.
         """
-        name = target or default_target()
+        name = target or self._default_target or default_target()
         if name not in TARGETS:
             raise ValueError(f"`target` must be one of {sorted(TARGETS)}, got {target!r}")
         key = (name, regime)
@@ -139,8 +140,13 @@ class DsmmPlan:
         return self.packing("xla" if library_of(*arrays) == "jax" else None)
 
     def with_packing(self, packing: Packing) -> DsmmPlan:
-        """The same plan with `packing` in place of the one it has for that target."""
+        """The same plan with `packing` in place of the one it has for that target.
+
+        A packing for "numpy" or "scipy" also becomes the one for NumPy arrays.
+        """
         plan = copy.copy(self)
+        if packing.target.name != "xla":
+            plan._default_target = packing.target.name
         plan._packings = {**self._packings, (packing.target.name, None): packing}
         plan._transposed = None
         plan.host = plan

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -217,6 +218,17 @@ class WalkBlock:
             begin += shape[1]
         rows, x_rows, positions = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return rows, x_rows, positions
+
+    @cached_property
+    def csr(self) -> Any:
+        """The nonzeros by row as SciPy's `csr_array`, values undefined; made on first use."""
+        from scipy.sparse import csr_array
+
+        indptr = np.zeros(len(self.row_length) + 1, np.int32)
+        np.cumsum(self.row_length, out=indptr[1:])
+        first = np.repeat(self.x_indptr[:-1].astype(np.int32), np.diff(indptr[self.mask_indptr]))
+        shape = (self.mask_shape[0], self.num_x_rows)
+        return csr_array((np.empty(self.nonzeros), first + self.x_offset, indptr), shape=shape)
 
     @property
     def x_shape(self) -> tuple[int, ...]:

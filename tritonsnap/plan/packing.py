@@ -64,7 +64,7 @@ class Packing:
     dynamics_col: Any
     rows_in_order: bool
     restricted: bool
-    _flat: dict[Side, list[tuple[Any, Any]]] = field(default_factory=dict, repr=False)
+    _flat: dict[Side, FlatPlaces] = field(default_factory=dict, repr=False)
     calls: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -192,9 +192,11 @@ class Packing:
 
             return torch_layout.pack(self, values, side)
         xp = namespace_of(values)
+        if xp is np and any(block.columns.stretches is None for block in self.blocks):
+            return self._flat_places(side).pack(values)
         packed = []
         for block, shape, (index, inside) in zip(
-            self.blocks, self.shapes(side), self._flat_index(side, xp), strict=True
+            self.blocks, self.shapes(side), self._value_indices(side, xp), strict=True
         ):
             if index is None:
                 packed.append(_from_stretches(xp, values, block.columns, shape, side))
@@ -226,9 +228,11 @@ class Packing:
 
             return torch_layout.unpack(self, blocks, side)
         xp = namespace_of(*blocks)
+        if xp is np and any(block.columns.stretches is None for block in self.blocks):
+            return self._flat_places(side).unpack(blocks, batch)
         whole = xp.zeros((*batch, self.pattern(side).nnz), dtype=blocks[0].dtype)
         for block, values, shape, (index, inside) in zip(
-            self.blocks, blocks, shapes, self._flat_index(side, xp), strict=True
+            self.blocks, blocks, shapes, self._value_indices(side, xp), strict=True
         ):
             if index is None:
                 whole = _into_stretches(whole, values, block.columns, shape, side)
@@ -290,13 +294,63 @@ class Packing:
                 )
         return batch or ()
 
-    def _flat_index(self, side: Side, xp: Any) -> list[tuple[Any, Any]]:
+    def _value_indices(self, side: Side, xp: Any) -> list[tuple[Any, Any]]:
         """Per block the place of each packed value among the flat ones, and where it has one."""
-        if xp is not np:
-            return [_value_index(block, side, xp) for block in self.blocks]
+        return [_value_index(block, side, xp) for block in self.blocks]
+
+    def _flat_places(self, side: Side) -> FlatPlaces:
         if side not in self._flat:
-            self._flat[side] = [_value_index(block, side, np) for block in self.blocks]
+            self._flat[side] = FlatPlaces.build(self, side)
         return self._flat[side]
+
+
+@dataclass(frozen=True, eq=False)
+class FlatPlaces:
+    """How flat and packed values of a NumPy packing correspond, as two gathers.
+
+    Made on first use of flat values, and not part of the structure that packed ops read.
+
+    Attributes
+    ----------
+    of_block
+        For each block the places among the flat values, shaped as the block; nnz at padding.
+    of_value : [nnz]
+        The place of each flat value among all packed ones; their number where no block has it.
+    """
+
+    of_block: tuple[NDArray[np.int64], ...]
+    of_value: NDArray[np.int64]
+
+    @classmethod
+    def build(cls, packing: Packing, side: Side) -> FlatPlaces:
+        """Look up all places."""
+        nnz = packing.pattern(side).nnz
+        of_block = []
+        for block, shape, (index, inside) in zip(
+            packing.blocks, packing.shapes(side), packing._value_indices(side, np), strict=True
+        ):
+            if index is None:
+                index = _from_stretches(np, np.arange(nnz), block.columns, shape, side)
+            of_block.append(index if inside is None else np.where(inside, index, nnz))
+        together = np.concatenate([index.ravel() for index in of_block])
+        of_value = np.full(nnz + 1, len(together), np.int64)
+        of_value[together] = np.arange(len(together))
+        return cls(tuple(of_block), of_value[:nnz])
+
+    def pack(self, values: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Blocks of flat values ``[..., nnz]``."""
+        bordered = _with_zero(values)
+        return tuple(np.take(bordered, index, axis=-1) for index in self.of_block)
+
+    def unpack(self, blocks: tuple[NDArray[Any], ...], batch: tuple[int, ...]) -> NDArray[Any]:
+        """Flat values of blocks."""
+        zero = np.zeros((*batch, 1), blocks[0].dtype)
+        together = [block.reshape(*batch, -1) for block in blocks]
+        return np.take(np.concatenate([*together, zero], axis=-1), self.of_value, axis=-1)
+
+
+def _with_zero(values: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate([values, np.zeros((*values.shape[:-1], 1), values.dtype)], axis=-1)
 
 
 def _assign(

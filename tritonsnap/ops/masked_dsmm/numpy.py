@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -87,21 +88,20 @@ def coefficients(block: ElementwiseBlock, dynamics: Dynamics) -> Array:
 
 def _walk_by_row(block: WalkBlock, values: Array, x: Array, out: Array | None) -> Array:
     """One block-diagonal CSR product over all groups of the block, per batch row."""
-    from scipy.sparse import csr_array
-
-    indptr = np.zeros(len(block.row_length) + 1, np.int32)
-    np.cumsum(block.row_length, out=indptr[1:])
-    group_nonzeros = np.diff(indptr[block.mask_indptr])
-    first = block.x_indptr[:-1].astype(np.int32)
-    indices = np.repeat(first, group_nonzeros) + block.x_offset
-    shape = (block.mask_shape[0], block.x_shape[0])
-    dtype = np.result_type(values, x)
-    lead = np.broadcast_shapes(values.shape[:-1], x.shape[:-2])
-    entries = np.broadcast_to(values[..., block.position], (*lead, block.nonzeros))
+    template = block.csr
+    entries = values[..., block.position]
+    lead = np.broadcast_shapes(entries.shape[:-1], x.shape[:-2])
+    if not lead and out is None:
+        matrix = copy.copy(template)  # shares the indices, and is this call's own
+        matrix.data = entries
+        product: Array = matrix @ x
+        return product
+    entries = np.broadcast_to(entries, (*lead, block.nonzeros))
     x = np.broadcast_to(x, (*lead, *block.x_shape))
-    result = np.empty((*lead, *block.mask_shape), dtype) if out is None else out
+    result = np.empty((*lead, *block.mask_shape), np.result_type(values, x)) if out is None else out
     for row in np.ndindex(*lead):
-        matrix = csr_array((entries[row], indices, indptr), shape=shape)
+        matrix = copy.copy(template)
+        matrix.data = entries[row]
         result[row] = matrix @ x[row]
     return result
 

@@ -73,10 +73,10 @@ def import_library(library: str) -> Any:
 
 def namespace(library: Library) -> Any:
     """The array-API namespace of a library (torch's by way of array-api-compat)."""
-    if library == "torch":
-        import_library("torch")
-        return importlib.import_module("array_api_compat.torch")
-    return import_library("jax").numpy if library == "jax" else np
+    if library == "numpy":
+        return np
+    module = import_library(library)
+    return module.numpy if library == "jax" else importlib.import_module("array_api_compat.torch")
 
 
 def namespace_of(*arrays: Any) -> Any:

@@ -1,5 +1,9 @@
 """The ops for JAX: what to import into one's own JAX code."""
 
+from tritonsnap.arrays import import_library
+
+import_library("jax")  # or says how to install it
+
 import tritonsnap.online.jax_sequence  # noqa: F401 - registers plans and learners as pytrees
 from tritonsnap.ops.coo_to_csr.jax import coo_to_csr
 from tritonsnap.ops.influence_gradient.jax import influence_gradient

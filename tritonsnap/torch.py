@@ -1,5 +1,9 @@
 """The ops for PyTorch: what to import into one's own PyTorch code."""
 
+from tritonsnap.arrays import import_library
+
+import_library("torch")  # or says how to install it
+
 from tritonsnap.ops.coo_to_csr.torch import coo_to_csr
 from tritonsnap.ops.influence_gradient.torch import influence_gradient
 from tritonsnap.ops.influence_update.torch import influence_update

@@ -117,6 +117,22 @@ def test_bcoo_of_jax() -> None:
         SparsityPattern.of(sparse.BCOO.fromdense(dense, n_batch=1))
 
 
+def test_other_sparse_formats_of_jax_raise() -> None:
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    with pytest.raises(TypeError, match=r"`matrix` must be .* got BCSR"):
+        SparsityPattern.from_sparse(sparse.BCSR.fromdense(np.eye(3, dtype=np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16, np.uint64])
+def test_indices_of_any_integer_type(dtype: type) -> None:
+    rows, cols = np.array([0, 99, 3], dtype), np.array([98, 98, 0], dtype)
+    pattern = SparsityPattern.from_coo(rows, cols, (100, 99))
+    assert (pattern.rows.tolist(), pattern.cols.tolist()) == ([3, 0, 99], [0, 98, 98])
+    columns = SparsityPattern.from_columns((100, 2), [0, 2], rows[:2], np.zeros(2, dtype))
+    assert columns.rows.tolist() == [0, 99, 0, 99]
+    assert pattern.take_columns(cols).nnz == 5
+
+
 def test_other_sources() -> None:
     expected = of([[0, 1], [1, 0]])
     assert SparsityPattern.of(expected) is expected
@@ -208,6 +224,25 @@ def test_damaged_files_raise(tmp_path) -> None:
     np.savez(path, format=np.asarray("tritonsnap.SparsityPattern/1"), shape=np.array([2, 2]))
     with pytest.raises(ValueError, match="holds no valid sparsity pattern"):
         SparsityPattern.load(path)
+    np.save(tmp_path / "array.npy", np.arange(3))
+    with pytest.raises(ValueError, match=r"is not an \.npz archive"):
+        SparsityPattern.load(tmp_path / "array.npy")
     np.savez(path, format=np.asarray("another/1"))
     with pytest.raises(ValueError, match="holds 'another/1', expected"):
         SparsityPattern.load(path)
+
+
+def test_a_flipped_byte_raises_or_does_no_harm(tmp_path) -> None:
+    path, pattern = tmp_path / "pattern.npz", SparsityPattern.random((6, 5), 0.4)
+    pattern.save(path)
+    content = path.read_bytes()
+    refused = 0
+    for place in range(0, len(content), 2):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        try:
+            loaded = SparsityPattern.load(path)
+        except ValueError:
+            refused += 1
+        else:
+            assert loaded == pattern
+    assert refused > len(content) // 4

@@ -58,7 +58,7 @@ class BPTT(Learner):
         self, ready: Prepared | Params, carry: Carry, x: Any, reset: Any = None
     ) -> tuple[Carry, Any]:
         """Go one step forward and remember it; see `Learner.step`."""
-        self._check_step(carry, x, reset)
+        self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
         linear = self.cell.linearize(ready, self._reset_state(carry.state, reset), x)
         history = (*carry.influence, Moment(ready, linear, reset))

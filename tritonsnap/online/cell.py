@@ -80,6 +80,8 @@ class Cell(ABC):
     ------
     ValueError
         For sizes below 1, densities outside (0, 1], and patterns of unknown names or wrong shapes.
+    TypeError
+        For sizes that are no integers, and patterns that are no `SparsityPattern`.
     """
 
     inputs: int
@@ -102,10 +104,14 @@ class Cell(ABC):
         for name in ("density", "input_density"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` must lie in (0, 1], got {getattr(self, name)!r}")
-        shapes = {linear.name: linear.shape for linear in self.maps}
+        shapes = {linear.name: linear.shape for linear in self.maps if linear.source != "one"}
         for name, pattern in (self.patterns or {}).items():
             if name not in shapes:
                 raise ValueError(f"`patterns` names {name!r}; the weights are {sorted(shapes)}")
+            if not isinstance(pattern, SparsityPattern):
+                raise TypeError(
+                    f"`patterns[{name!r}]` must be a SparsityPattern, got {type(pattern).__name__}"
+                )
             if pattern.shape != shapes[name]:
                 raise ValueError(
                     f"`patterns[{name!r}]` must have shape {shapes[name]} (inputs, units), "
@@ -229,6 +235,7 @@ class Cell(ABC):
             One array for each map, in order: [inputs, units], [units] for a bias, or [nnz] where
             the weights are sparse.
         """
+        check_dtype(dtype)
         generator = _generator(rng)
         xp = namespace(like)
         params = {}
@@ -327,6 +334,12 @@ class Cell(ABC):
         if len(self.parts) == 1:
             return parts[self.parts[0]]
         return xp.concat([parts[part] for part in self.parts], axis=-1)
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise a `ValueError` unless `dtype` is one that parameters and carries may have."""
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"`dtype` must be 'float32' or 'float64', got {dtype!r}")
 
 
 def _generator(rng: Any) -> np.random.Generator:

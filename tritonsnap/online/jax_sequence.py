@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
 import jax
 
 from tritonsnap.online.bptt import BPTT
+from tritonsnap.online.cell import Cell
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.plan.jax_tree import Static, on_device
@@ -33,34 +35,64 @@ def run(learner: Learner, *arguments: Any) -> Any:
     return _run(learner, *arguments)
 
 
+def _places(learner: Learner) -> list[Any]:
+    """The index arrays of the cell's sparse weights."""
+    cell = learner.cell
+    return on_device([m.place for m in cell.maps if m.pattern is not None], cell)
+
+
+def _with_places(cell: Cell, places: list[Any]) -> Cell:
+    view, rest = copy.copy(cell), iter(places)
+    view.__dict__["maps"] = tuple(
+        linear if linear.pattern is None else linear.with_place(next(rest)) for linear in cell.maps
+    )
+    return view
+
+
+def _view(host: Learner) -> Any:
+    """A copy of a learner whose index arrays may be replaced by operands of a program."""
+    view = object.__new__(type(host))
+    view.__dict__.update(host.__dict__, host=host)
+    return view
+
+
 def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     dynamics = learner.dynamics
     arrays = [*dynamics.weight_index, dynamics.row, dynamics.own_index]
     kept = [array for array in arrays if array is not None]
     host = learner.__dict__.get("host", learner)
     digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
-    return (learner.structure, on_device(kept, dynamics)), Static(host, digest)
+    children = (learner.structure, on_device(kept, dynamics), _places(learner))
+    return children, Static(host, digest)
 
 
 def _unflatten_snap(static: Static, children: Any) -> SnAp:
     host: SnAp = static.value
-    structure, arrays = children
-    view = object.__new__(type(host))
-    view.__dict__.update(host.__dict__)
-    view.__dict__.update(host=host, structure=structure)
-    if isinstance(arrays, list):
+    structure, arrays, places = children
+    view: SnAp = _view(host)
+    view.__dict__["structure"] = structure
+    if isinstance(arrays, list):  # else a placeholder of a tree transformation
+        view.cell = _with_places(host.cell, places)
         dynamics, rest = host.dynamics, iter(arrays)
         weights = tuple(next(rest) for _ in dynamics.weight_index)
         row = None if dynamics.row is None else next(rest)
         own = None if dynamics.own_index is None else next(rest)
-        view.__dict__["dynamics"] = type(dynamics)(host.cell, weights, row, own)
+        view.__dict__["dynamics"] = type(dynamics)(view.cell, weights, row, own)
+    return view
+
+
+def _flatten_bptt(learner: BPTT) -> tuple[Any, Static]:
+    host = learner.__dict__.get("host", learner)
+    return (_places(learner),), Static(host, f"BPTT {host.cell.digest}")
+
+
+def _unflatten_bptt(static: Static, children: Any) -> BPTT:
+    view: BPTT = _view(static.value)
+    if isinstance(children[0], list):
+        view.cell = _with_places(view.cell, children[0])
     return view
 
 
 for kind in (SnAp, RTRL):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-jax.tree_util.register_pytree_node(
-    BPTT,
-    lambda learner: ((), Static(learner, f"BPTT {learner.cell.digest}")),
-    lambda static, _: static.value,
-)
+jax.tree_util.register_pytree_node(BPTT, _flatten_bptt, _unflatten_bptt)

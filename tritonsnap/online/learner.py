@@ -11,7 +11,8 @@ import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
 from tritonsnap.online.carry import Carry
-from tritonsnap.online.cell import Cell, Params
+from tritonsnap.online.cell import Cell, Params, check_dtype
+from tritonsnap.online.trees import leaves_of
 
 LossFunction = Callable[..., Any]
 
@@ -148,6 +149,7 @@ class Learner(ABC):
     def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
         if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
             raise ValueError(f"`batch` must be an integer of at least 1, got {batch!r}")
+        check_dtype(dtype)
         xp = namespace(like)
         if like == "jax":  # makes learners pytrees, so that jitted functions take them
             importlib.import_module("tritonsnap.online.jax_sequence")
@@ -159,8 +161,9 @@ class Learner(ABC):
         xp = namespace_of(state)
         return xp.where(reset[:, None], xp.zeros_like(state), state)
 
-    def _check_step(self, carry: Carry, x: Any, reset: Any) -> None:
-        library_of(carry.state, x, reset)
+    def _check_step(self, ready: Any, carry: Carry, x: Any, reset: Any) -> None:
+        weights = leaves_of(ready)
+        library_of(*weights, carry.state, x, reset)
         batch = carry.state.shape[0]
         if tuple(x.shape) != (batch, self.cell.inputs):
             raise ValueError(
@@ -168,6 +171,11 @@ class Learner(ABC):
             )
         if x.dtype != carry.state.dtype:
             raise TypeError(f"`x` must have the carry's dtype {carry.state.dtype}, got {x.dtype}")
+        for weight in weights:
+            if weight.dtype != carry.state.dtype:
+                raise TypeError(
+                    f"`ready` must have the carry's dtype {carry.state.dtype}, got {weight.dtype}"
+                )
         check_mask("reset", reset, (batch,), boolean=True)
 
     def _check_delta(self, carry: Carry, delta: Any) -> None:
@@ -175,6 +183,10 @@ class Learner(ABC):
         if tuple(delta.shape) != tuple(carry.state.shape):
             raise ValueError(
                 f"`dL_dstate` must have shape {list(carry.state.shape)}, got {list(delta.shape)}"
+            )
+        if delta.dtype != carry.state.dtype:
+            raise TypeError(
+                f"`dL_dstate` must have the carry's dtype {carry.state.dtype}, got {delta.dtype}"
             )
 
     def _check_sequence(
@@ -187,6 +199,8 @@ class Learner(ABC):
             raise ValueError(
                 f"`xs` must have shape [T, {batch}, {self.cell.inputs}], got {list(xs.shape)}"
             )
+        if xs.shape[0] == 0:
+            raise ValueError(f"`xs` must have at least one step, got {list(xs.shape)}")
         if xs.dtype != carry.state.dtype:
             raise TypeError(f"`xs` must have the carry's dtype {carry.state.dtype}, got {xs.dtype}")
         for name, value in params.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import library_of, namespace_of
+from tritonsnap.plan.compact import compact
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 
@@ -71,6 +72,17 @@ class LinearMap:
         """The pattern of the kernel [inputs, units]; full if it is dense."""
         return SparsityPattern.full(self.shape) if self.pattern is None else self.pattern
 
+    @cached_property
+    def place(self) -> Any:
+        """[nnz]: where the parameters of a sparse kernel lie in the dense one, row by row."""
+        return compact(self.rows.astype(np.int64) * self.shape[1] + self.units)
+
+    def with_place(self, place: Any) -> LinearMap:
+        """The same map with another array for `place`: an operand of a program."""
+        view = replace(self)
+        view.__dict__["place"] = place
+        return view
+
     def flat(self, values: Any) -> Any:
         """The parameter as [p] in canonical order."""
         if self.pattern is not None or self.source == "one":
@@ -88,13 +100,11 @@ class LinearMap:
         if self.pattern is None:
             return values.reshape(self.shape)
         xp = namespace_of(values)
+        size = self.shape[0] * self.shape[1]
         if library_of(values) == "jax":
-            zeros = xp.zeros(self.shape, dtype=values.dtype)
-            return zeros.at[self.pattern.rows, self.pattern.cols].set(values, unique_indices=True)
-        zeros = xp.zeros(self.shape, dtype=values.dtype, device=values.device)
-        zeros[_index(self.pattern.rows), _index(self.pattern.cols)] = values
-        return zeros
-
-
-def _index(array: NDArray[np.integer]) -> NDArray[np.int64]:
-    return array.astype(np.int64)
+            zeros = xp.zeros(size, dtype=values.dtype)
+            place = xp.asarray(self.place)
+            return zeros.at[place].set(values, unique_indices=True).reshape(self.shape)
+        zeros = xp.zeros(size, dtype=values.dtype, device=values.device)
+        zeros[self.place.astype(np.int64)] = values
+        return zeros.reshape(self.shape)

@@ -126,7 +126,7 @@ class SnAp(Learner):
         self, ready: SnApPrepared | Params, carry: Carry, x: Any, reset: Any = None
     ) -> tuple[Carry, Any]:
         """Go one step forward; see `Learner.step`."""
-        self._check_step(carry, x, reset)
+        self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
         return self._advance(ready, carry, x, reset)
 

@@ -17,6 +17,7 @@ from tritonsnap.plan.blocks import (
     Regime,
     WalkBlock,
 )
+from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.columns import BlockColumns
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.cost import GroupCosts, Target, group_costs, partition
@@ -25,6 +26,7 @@ from tritonsnap.sparsity.pattern import SparsityPattern
 
 Side = Literal["x", "mask"]
 Assignment = tuple[tuple[Regime, NDArray[np.int64]], ...]
+AnyBlock = Block | CanonicalBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class Packing:
     groups: ColumnGroups
     dynamics: SparsityPattern
     costs: GroupCosts
-    blocks: tuple[Block, ...]
+    blocks: tuple[AnyBlock, ...]
     dynamics_row: Any
     dynamics_col: Any
     restricted: bool
@@ -74,6 +76,10 @@ class Packing:
         `regime` forces all groups that are not elementwise into one regime.
         """
         costs = group_costs(groups, dynamics, target)
+        if target.canonical:  # nothing is padded to a common size, so each group has its best
+            chosen = _forced(costs, regime)
+            assignment = tuple((kind, np.flatnonzero(chosen == kind)) for kind in Regime)
+            return cls._from_assignment(groups, dynamics, target, costs, assignment, restricted)
         options = (regime,) if regime is not None else (None, Regime.WALK, Regime.DENSE)
         plans = [_assign(groups, costs, target, option) for option in options]
         assignment = min(plans, key=lambda plan: plan[0])[1]
@@ -89,11 +95,16 @@ class Packing:
         assignment: Assignment,
         restricted: bool,
     ) -> Packing:
-        blocks = tuple(
-            _build_block(regime, groups, members, dynamics, target)
-            for regime, members in assignment
+        if target.canonical:
+            blocks: tuple[AnyBlock, ...] = _canonical(groups, assignment, dynamics)
+        else:
+            blocks = tuple(
+                _build_block(regime, groups, members, dynamics, target)
+                for regime, members in assignment
+            )
+        reads_values = restricted or any(
+            regime != Regime.DENSE for regime, members in assignment if len(members)
         )
-        reads_values = restricted or any(block.regime != Regime.DENSE for block in blocks)
         empty = np.empty(0, np.uint16)
         return cls(
             target=target,
@@ -115,7 +126,7 @@ class Packing:
             x_kind=self.groups.mask_kind,
             mask_kind=self.groups.x_kind,
         )
-        assignment = tuple((block.regime, block.groups) for block in self.blocks)
+        assignment = tuple(part for block in self.blocks for part in parts_of(block))
         return self._from_assignment(
             flipped, dynamics, self.target, self.costs, assignment, self.restricted
         )
@@ -135,8 +146,9 @@ class Packing:
         """A hash of which groups lie in which block, and how each block is computed."""
         hasher = hashlib.blake2b(self.target.name.encode(), digest_size=16)
         for block in self.blocks:
-            hasher.update(block.regime.encode())
-            hasher.update(np.ascontiguousarray(block.groups, np.int64))
+            for regime, groups in parts_of(block):
+                hasher.update(regime.encode())
+                hasher.update(np.ascontiguousarray(groups, np.int64))
         return hasher.hexdigest()
 
     @property
@@ -144,18 +156,20 @@ class Packing:
         """What one product is predicted to take, batch 1, float32."""
         total = self.target.block * len(self.blocks)
         for block in self.blocks:
-            total += self.costs.by_regime[block.regime][block.groups].sum()
+            for regime, groups in parts_of(block):
+                total += self.costs.by_regime[regime][groups].sum()
         return float(total) * 1e-9
 
     @property
     def structure_bytes(self) -> int:
         """Bytes of all index arrays that the packed ops read."""
-        return sum(array.nbytes for array in self.arrays())
+        return sum(array.nbytes for array in {id(array): array for array in self.arrays()}.values())
 
     @property
     def wants_dense(self) -> bool:
         """Whether D is best given as a dense matrix: something gathers it, nothing forbids it."""
-        return not self.restricted and any(b.regime == Regime.DENSE for b in self.blocks)
+        parts = (part for block in self.blocks for part in parts_of(block))
+        return not self.restricted and any(regime == Regime.DENSE for regime, _ in parts)
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""
@@ -176,6 +190,8 @@ class Packing:
         pattern = self.groups.x if side == "x" else self.groups.mask
         pattern.check_values("values", values)
         xp = namespace_of(values)
+        if self.target.canonical:
+            return (_end_padded(xp, values, self.shapes(side)[0][0]),)
         packed = []
         for block, shape, (index, inside) in zip(
             self.blocks, self.shapes(side), self._flat_index(side, xp), strict=True
@@ -206,6 +222,8 @@ class Packing:
                 raise ValueError("`like` must be given to unpack no blocks")
             xp = namespace_of(like)
             return xp.zeros((*like.shape[:-1], pattern.nnz), dtype=like.dtype)
+        if self.target.canonical:
+            return blocks[0][..., : pattern.nnz]
         xp = namespace_of(*blocks)
         whole = xp.zeros((*batch, pattern.nnz), dtype=blocks[0].dtype)
         for block, values, shape, (index, inside) in zip(
@@ -225,6 +243,8 @@ class Packing:
         num_columns = self.groups.mask.shape[1]
         if not blocks:
             return namespace_of(like).zeros((*like.shape, num_columns), dtype=like.dtype)
+        if self.target.canonical:
+            return blocks[0]
         xp = namespace_of(*blocks)
         whole = xp.zeros((*blocks[0].shape[:-2], num_columns), dtype=blocks[0].dtype)
         for block, values in zip(self.blocks, blocks, strict=True):
@@ -276,14 +296,48 @@ class Packing:
         return self._flat[side]
 
 
+def parts_of(block: AnyBlock) -> Assignment:
+    """The groups of a block by the regime in which they are computed."""
+    if isinstance(block, CanonicalBlock):
+        present = [regime for regime in Regime if np.any(block.regime == regime)]
+        return tuple((regime, np.flatnonzero(block.regime == regime)) for regime in present)
+    return ((block.regime, block.groups),)
+
+
+def _canonical(
+    groups: ColumnGroups, assignment: Assignment, dynamics: SparsityPattern
+) -> tuple[CanonicalBlock, ...]:
+    """All groups in one block."""
+    regimes = np.empty(len(groups), object)
+    for regime, members in assignment:
+        regimes[members] = regime
+    return (CanonicalBlock.build(groups, regimes, dynamics),)
+
+
+def _end_padded(xp: Any, values: Any, size: int) -> Any:
+    """`values` with zeros behind the last axis up to `size`; unchanged where nothing is missing."""
+    missing = size - values.shape[-1]
+    if not missing:
+        return values
+    shape = (*values.shape[:-1], missing)
+    zeros = xp.zeros(shape, dtype=values.dtype, device=values.device)
+    return xp.concat([values, zeros], axis=-1)
+
+
+def _forced(costs: GroupCosts, regime: Regime | None) -> NDArray[np.object_]:
+    """The cheapest regimes, but `regime` for all groups that are not elementwise."""
+    regimes = costs.regimes.copy()
+    if regime is not None:
+        possible = np.isfinite(costs.by_regime[regime])
+        regimes[(regimes != Regime.ELEMENTWISE) & possible] = regime
+    return regimes
+
+
 def _assign(
     groups: ColumnGroups, costs: GroupCosts, target: Target, forced: Regime | None
 ) -> tuple[float, Assignment]:
     """Split groups into blocks; `forced` is the regime of all that are not elementwise."""
-    regimes = costs.regimes.copy()
-    if forced is not None:
-        possible = np.isfinite(costs.by_regime[forced])
-        regimes[(regimes != Regime.ELEMENTWISE) & possible] = forced
+    regimes = _forced(costs, forced)
     columns, written, read = groups.num_columns, groups.mask_sizes, groups.x_sizes
     assignment: list[tuple[Regime, NDArray[np.int64]]] = []
     total = 0.0

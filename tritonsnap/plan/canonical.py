@@ -66,6 +66,8 @@ class CanonicalBlock:
         For each row of walked groups the nonzeros of D: where the row's begin, the place in X's
         column, and the place among the values on `plan.dynamics`. For an elementwise block
         `position` is [G], one past the last where D has no entry.
+    is_dense : [G + 1]
+        Whether each group is computed by dense products.
     tiles : [T, 3]
         Tiles of `TILE` values: number, first and last run. The first `num_whole` hold nothing of
         dense groups.
@@ -93,12 +95,13 @@ class CanonicalBlock:
     nonzero_begin: Any
     x_offset: Any
     position: Any
+    is_dense: Any
     tiles: Any
     dense_tiles: Any
 
     ARRAYS: ClassVar = (
         *("run_column", "run_value", "run_x", "run_group", "row_begin", "x_begin", "mask_row"),
-        *("x_row", "nonzero_begin", "x_offset", "position", "tiles", "dense_tiles"),
+        *("x_row", "nonzero_begin", "x_offset", "position", "is_dense", "tiles", "dense_tiles"),
     )
 
     @classmethod
@@ -132,7 +135,8 @@ class CanonicalBlock:
             nonzero_begin = np.searchsorted(row, np.arange(len(walked) + 1))
             owner = np.searchsorted(x_begin, x_index, side="right") - 1
             x_offset = x_index - x_begin[owner]
-        is_dense = np.append(regimes == Regime.DENSE, False)[run_group]
+        group_is_dense = np.append(regimes == Regime.DENSE, False)
+        is_dense = group_is_dense[run_group]
         tiles, num_whole = _value_tiles(run_value, is_dense)
         shape = _dense_shape(rows[regimes == Regime.DENSE])
         sizes = np.append(rows, 0)[run_group]
@@ -166,6 +170,7 @@ class CanonicalBlock:
             nonzero_begin=signed(nonzero_begin),
             x_offset=signed(x_offset),
             position=signed(position),
+            is_dense=group_is_dense.astype(np.uint8),
             tiles=signed(tiles),
             dense_tiles=signed(dense_tiles),
         )

@@ -1,0 +1,136 @@
+"""What the kernels on values in canonical order are given: operands by argument name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tritonsnap.plan.canonical import UNIT, CanonicalBlock
+
+
+@dataclass(frozen=True)
+class Addend:
+    """What a kernel adds to the product, and by what it scales D's rows first.
+
+    Attributes
+    ----------
+    mode : int
+        0 for nothing, 1 for ``gains * sources``, 2 for `added`.
+    added : [batch, padded nnz], optional
+    gains : [batch or 1, targets * rows], optional
+    sources : [batch or 1, sources], optional
+    column_gain, column_source : [columns], optional
+        As in `tritonsnap.plan.factors.CanonicalFactors`.
+    num_units : int
+        Units of the state; its rows are parts of so many.
+    row_scale : [batch or 1, rows], optional
+        Factors of D's rows.
+    """
+
+    mode: int = 0
+    added: Any = None
+    gains: Any = None
+    sources: Any = None
+    column_gain: Any = None
+    column_source: Any = None
+    num_units: int = 1
+    row_scale: Any = None
+
+    def arguments(self, unused: Any) -> dict[str, Any]:
+        """By name; `unused` stands for arrays that the mode does not read."""
+        arrays = {
+            name: unused if getattr(self, name) is None else getattr(self, name)
+            for name in ("added", "gains", "sources", "row_scale")
+        }
+        columns = {
+            name: getattr(self, name) for name in ("column_gain", "column_source")
+        }
+        return {
+            **arrays,
+            **columns,
+            "scale_stride": batch_stride(arrays["row_scale"]),
+            "gain_stride": batch_stride(arrays["gains"]),
+            "source_stride": batch_stride(arrays["sources"]),
+            "num_units": self.num_units,
+            "scaled": int(self.row_scale is not None),
+            "mode": self.mode,
+        }
+
+
+def batch_stride(array: Any) -> int:
+    """Elements from one batch row to the next of a contiguous ``[batch or 1, ...]``."""
+    size = 1
+    for axis in array.shape[1:]:
+        size *= int(axis)
+    return 0 if array.shape[0] == 1 else size
+
+
+def walk_arguments(
+    block: CanonicalBlock, d: Any, x: Any, addend: Addend, shape: tuple[int, int], num_values: int
+) -> dict[str, Any]:
+    """Arguments of `walk_product` but for its output.
+
+    Parameters
+    ----------
+    block
+        The structure, on the device of the operands.
+    d : [batch or 1, nnz(dynamics)]
+    x : [batch, padded nnz(x)]
+    addend
+        What is added.
+    shape
+        Of D.
+    num_values
+        Of M, without padding.
+    """
+    return _in_order(
+        "tiles run_value run_x run_column run_group row_begin x_begin mask_row nonzero_begin "
+        "x_offset position is_dense d x row_scale added gains sources column_gain column_source "
+        "num_whole num_values batch d_stride x_units out_units scale_stride gain_stride "
+        "source_stride num_rows num_units square scaled mode",
+        _structure(block)
+        | addend.arguments(x)
+        | {
+            "d": d,
+            "x": x,
+            "num_whole": block.num_whole,
+            "num_values": num_values,
+            "batch": int(x.shape[0]),
+            "d_stride": batch_stride(d),
+            "num_rows": shape[0],
+            "square": int(block.square),
+        },
+        unused=block.run_group,
+    )
+
+
+def group_arguments(
+    block: CanonicalBlock, d: Any, x: Any, addend: Addend, shape: tuple[int, int]
+) -> dict[str, Any]:
+    """Arguments of `group_product` but for its output; `d` is ``[batch or 1, rows, inner]``."""
+    return _in_order(
+        "tiles run_value run_x run_column run_group row_begin x_begin mask_row x_row d x row_scale "
+        "added gains sources column_gain column_source d_stride x_units out_units scale_stride "
+        "gain_stride source_stride num_rows num_inner num_units scaled mode",
+        _structure(block)
+        | addend.arguments(x)
+        | {
+            "tiles": block.dense_tiles,
+            "d": d,
+            "x": x,
+            "d_stride": batch_stride(d),
+            "num_rows": shape[0],
+            "num_inner": shape[1],
+        },
+        unused=block.run_group,
+    )
+
+
+def _structure(block: CanonicalBlock) -> dict[str, Any]:
+    arrays = {name: getattr(block, name) for name in block.ARRAYS}
+    return arrays | {"x_units": block.x_values // UNIT, "out_units": block.mask_values // UNIT}
+
+
+def _in_order(names: str, values: dict[str, Any], unused: Any) -> dict[str, Any]:
+    """The named values in that order; `unused` for index arrays that are not needed."""
+    return {name: unused if values[name] is None else values[name] for name in names.split()}

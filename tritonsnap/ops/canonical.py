@@ -56,6 +56,10 @@ class Addend:
             "mode": self.mode,
         }
 
+    def num_targets(self, num_rows: int) -> int:
+        """Preactivations that have gains."""
+        return 0 if self.gains is None else int(self.gains.shape[-1]) // num_rows
+
 
 def batch_stride(array: Any) -> int:
     """Elements from one batch row to the next of a contiguous ``[batch or 1, ...]``."""
@@ -111,7 +115,7 @@ def group_arguments(
     return _in_order(
         "tiles run_value run_x run_column run_group row_begin x_begin mask_row x_row d x row_scale "
         "added gains sources column_gain column_source d_stride x_units out_units scale_stride "
-        "gain_stride source_stride num_rows num_inner num_units scaled mode",
+        "gain_stride source_stride num_rows num_inner num_units num_targets scaled mode",
         _structure(block)
         | addend.arguments(x)
         | {
@@ -121,6 +125,49 @@ def group_arguments(
             "d_stride": batch_stride(d),
             "num_rows": shape[0],
             "num_inner": shape[1],
+            "num_targets": addend.num_targets(shape[0]),
+        },
+        unused=block.run_group,
+    )
+
+
+def snap1_arguments(
+    block: CanonicalBlock,
+    d: Any,
+    x: Any,
+    addend: Addend,
+    delta: Any,
+    sizes: tuple[int, int, int],
+) -> dict[str, Any]:
+    """Arguments of `snap1_step` but for its outputs.
+
+    Parameters
+    ----------
+    block, d, x, addend
+        As of `walk_arguments`; the block is elementwise.
+    delta : [batch, rows] or None
+        None for the kernel without the gradient.
+    sizes
+        Rows and entries of D, and values.
+    """
+    num_rows, num_entries, num_values = sizes
+    return _in_order(
+        "tiles run_value run_group mask_row position d x row_scale added gains sources "
+        "column_gain column_source delta num_tiles num_values num_entries batch d_stride units "
+        "scale_stride gain_stride source_stride num_rows num_units scaled mode",
+        _structure(block)
+        | addend.arguments(x)
+        | {
+            "d": d,
+            "x": x,
+            "delta": x if delta is None else delta,
+            "num_tiles": len(block.tiles),
+            "num_values": num_values,
+            "num_entries": num_entries,
+            "batch": int(x.shape[0]),
+            "d_stride": batch_stride(d),
+            "units": block.mask_values // UNIT,
+            "num_rows": num_rows,
         },
         unused=block.run_group,
     )

@@ -32,7 +32,7 @@ class DenseShape(NamedTuple):
     rows: int
 
 
-DENSE_SHAPES = (DenseShape(64, 16), DenseShape(64, 32), DenseShape(64, 64), DenseShape(64, 128))
+DENSE_SHAPES = (DenseShape(64, 16), DenseShape(64, 32), DenseShape(64, 64))
 
 
 @dataclass(frozen=True, eq=False)

@@ -129,7 +129,7 @@ def walk_product(
 
     m_both = m_batch & m_value[None, :]
     o_out = o_batch * (out_units * UNIT) + o_value[None, :]
-    if scaled or mode == 1:
+    if (scaled != 0) | (mode == 1):
         b_row = tl.load(mask_row + b_slot, mask=m_value, other=0).to(tl.int64)[None, :]
         if scaled:
             o_scale = o_batch * scale_stride + b_row
@@ -180,6 +180,7 @@ def group_product(
     num_rows,
     num_inner,
     num_units,
+    num_targets,
     scaled,
     mode,
     out,  # [batch, out_units * UNIT]
@@ -230,11 +231,16 @@ def group_product(
         b_scale = tl.load(row_scale + i_batch * scale_stride + b_row, mask=m_row, other=0)
         b_sum *= b_scale.to(kind)[None, :]
     if mode == 1:
-        b_gain, b_source = immediate(
-            i_batch, b_row[None, :], column + o_column[:, None], m_out, gains, sources,
-            column_gain, column_source, gain_stride, source_stride, num_rows, num_units,
-        )  # fmt: skip
-        b_sum += b_gain.to(kind) * b_source.to(kind)
+        b_key = tl.load(column_gain + column + o_column, mask=m_column, other=-1).to(tl.int64)
+        b_index = tl.load(column_source + column + o_column, mask=m_column, other=0).to(tl.int64)
+        p_source = sources + i_batch * source_stride + b_index
+        b_source = tl.load(p_source, mask=m_column, other=0).to(kind)  # [BC]
+        for i_target in range(num_targets):
+            first = tl.cast(i_target, tl.int64) * num_rows
+            p_gain = gains + i_batch * gain_stride + first
+            b_gain = tl.load(p_gain + b_row, mask=m_row, other=0).to(kind)  # [BS]
+            m_fed = b_key[:, None] == (first + b_row % num_units)[None, :]
+            b_sum += tl.where(m_fed, b_source[:, None] * b_gain[None, :], 0)
     elif mode == 2:
         b_sum += tl.load(added + o_out, mask=m_out, other=0).to(kind)
     tl.store(out + o_out, b_sum.to(out.dtype.element_ty), mask=m_out)
@@ -245,8 +251,8 @@ _INDICES = (
     "tiles run_value run_x run_column run_group row_begin x_begin mask_row nonzero_begin x_offset "
     "position is_dense column_gain column_source x_row"
 ).split()
-_LONG = "num_values d_stride x_units out_units scale_stride gain_stride source_stride".split()
-_REAL = "d x row_scale added gains sources out".split()
+_LONG = "num_values d_stride units x_units out_units scale_stride gain_stride source_stride".split()
+_REAL = "d x row_scale added gains sources delta out gradient".split()
 
 
 def signature_of(function: triton.JITFunction) -> dict[str, str]:
@@ -265,7 +271,7 @@ def _walk_grid(arguments: Arguments) -> Grid:
 
 
 def _walk_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
-    return {"B": min(sizes["batch"], 4), "num_warps": 4}
+    return {"B": min(sizes["batch"], 2 if dtype == "fp64" else 4), "num_warps": 4}
 
 
 WALK_PRODUCT = Kernel(
@@ -283,12 +289,7 @@ WALK_PRODUCT = Kernel(
     ),
     large=tuple({"values": 2**log, "batch": batch} for log in (14, 18) for batch in (1, 8)),
     constants={"UNIT": UNIT, "TILE": TILE},
-    wide_stores=True,
 )
-
-
-def _dense_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
-    return {"BK": 16, "num_warps": 4, "num_stages": 2}
 
 
 def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
@@ -297,8 +298,12 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
         name=f"group_product_{rows}" + ("_aligned" if align > 1 else ""),
         signature=signature_of(group_product),
         dtypes=FLOATS,
-        configs=config_space(BK=(16, 32), num_warps=(4, 8), num_stages=(2, 3)),
-        heuristic=_dense_default,
+        configs=config_space(BK=(16, 32), num_warps=(4, 8), num_stages=(1, 2, 3)),
+        heuristic=lambda sizes, dtype, precision, device: {
+            "BK": 16,
+            "num_warps": 8 if rows > 32 else 4,
+            "num_stages": 1 if device.is_hip else 2,
+        },
         grid=lambda arguments: (len(arguments["tiles"]), len(arguments["x"])),
         problem=lambda rows, columns, batch: dense_problem(rows, columns, batch, align),
         reference=dense_reference,
@@ -314,7 +319,6 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
         * config["num_stages"]
         * (8 if dtype == "fp64" else 4),
         wide_loads=align > 1,
-        wide_stores=align > 1,
         dots=True,
         max_registers=255,
     )
@@ -323,6 +327,6 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
 GROUP_PRODUCT = {
     (shape.rows, align): _declare_dense(*shape, align)
     for shape in DENSE_SHAPES
-    for align in ((1, 8) if shape.rows == 128 else (1,))
+    for align in ((1, 8) if shape.rows == 64 else (1,))
 }
 """By rows of the tile, and what sizes and offsets are multiples of."""

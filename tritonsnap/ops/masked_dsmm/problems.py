@@ -35,12 +35,12 @@ def walk_problem(values: int, batch: int) -> Problem:
         block,
         d,
         random.standard_normal((batch, block.x_values)),
-        _addend(values, batch, block, mask, random),
+        random_addend(values, batch, block, mask, random),
         plan.dynamics.shape,
         mask.nnz,
     )
     sizes_of = {"values": values, "batch": batch}
-    return Problem(_wide(arguments), {"out": (batch, block.mask_values)}, sizes_of)
+    return Problem(wide(arguments), {"out": (batch, block.mask_values)}, sizes_of)
 
 
 def dense_problem(rows: int, columns: int, batch: int, align: int = 1) -> Problem:
@@ -59,11 +59,11 @@ def dense_problem(rows: int, columns: int, batch: int, align: int = 1) -> Proble
         block,
         d,
         random.standard_normal((batch, block.x_values)),
-        _addend(rows, batch, block, mask, random),
+        random_addend(rows, batch, block, mask, random),
         plan.dynamics.shape,
     )
     sizes = {"rows": rows, "columns": columns, "batch": batch}
-    return Problem(_wide(arguments), {"out": (batch, block.mask_values)}, sizes)
+    return Problem(wide(arguments), {"out": (batch, block.mask_values)}, sizes)
 
 
 def walk_reference(**arguments: Any) -> Mapping[str, NDArray[Any]]:
@@ -124,7 +124,7 @@ def _by_run(matrix: Any, **a: Any) -> NDArray[Any]:
     return out
 
 
-def _addend(
+def random_addend(
     number: int,
     batch: int,
     block: CanonicalBlock,
@@ -163,7 +163,7 @@ def _pattern(rows: int, kinds: list[Any], kind: NDArray[np.integer]) -> Sparsity
     return SparsityPattern.from_coo(row, column, (rows, len(kind)))
 
 
-def _wide(arguments: dict[str, Any]) -> dict[str, Any]:
+def wide(arguments: dict[str, Any]) -> dict[str, Any]:
     """Index arrays in the types that declarations name."""
     return {
         name: value.astype(np.int32)

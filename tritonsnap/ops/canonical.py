@@ -42,9 +42,7 @@ class Addend:
             name: unused if getattr(self, name) is None else getattr(self, name)
             for name in ("added", "gains", "sources", "row_scale")
         }
-        columns = {
-            name: getattr(self, name) for name in ("column_gain", "column_source")
-        }
+        columns = {name: getattr(self, name) for name in ("column_gain", "column_source")}
         return {
             **arrays,
             **columns,
@@ -168,6 +166,36 @@ def snap1_arguments(
             "d_stride": batch_stride(d),
             "units": block.mask_values // UNIT,
             "num_rows": num_rows,
+        },
+        unused=block.run_group,
+    )
+
+
+def gradient_arguments(
+    block: CanonicalBlock, delta: Any, j: Any, num_columns: int
+) -> dict[str, Any]:
+    """Arguments of `column_gradient` but for its output.
+
+    Parameters
+    ----------
+    block
+        The structure, on the device of the operands.
+    delta : [batch or 1, rows]
+    j : [batch, padded nnz(mask)]
+    num_columns
+        Of the mask.
+    """
+    return _in_order(
+        "column_tiles run_column run_value run_group row_begin mask_row delta j num_columns batch "
+        "delta_stride units",
+        _structure(block)
+        | {
+            "delta": delta,
+            "j": j,
+            "num_columns": num_columns,
+            "batch": int(j.shape[0]),
+            "delta_stride": batch_stride(delta),
+            "units": block.mask_values // UNIT,
         },
         unused=block.run_group,
     )

@@ -23,6 +23,8 @@ UNIT = 16
 """Values of each batch row are padded to a multiple of it, so that every row is aligned."""
 TILE = 256
 """Consecutive values that one program of a walk owns; columns of an elementwise one."""
+COLUMN_TILE = 64
+"""Consecutive columns whose gradient one program owns."""
 
 
 class DenseShape(NamedTuple):
@@ -53,6 +55,11 @@ class CanonicalBlock:
         Whether X and M have the same supports: then `run_x` and `x_begin` are not read.
     complete
         Whether the programs together write all of M.
+    dense_shape, aligned
+        What one program of a dense product owns, and whether the columns of all dense groups are
+        aligned to 8 values, for groups that fill the largest shape.
+    in_place
+        Whether every program reads all that it needs before it writes, and only its own.
     run_column, run_value, run_x : [K + 1]
         First column of each run, and where its values begin in M and in X.
     run_group : [K]
@@ -71,6 +78,8 @@ class CanonicalBlock:
     tiles : [T, 3]
         Tiles of `TILE` values: number, first and last run. The first `num_whole` hold nothing of
         dense groups.
+    column_tiles : [T, 2]
+        First and last run of each tile of `COLUMN_TILE` columns.
     dense_tiles : [T, 3]
         Run, first column in it and first row, of `dense_shape` each; those with most work first.
     """
@@ -84,6 +93,7 @@ class CanonicalBlock:
     num_whole: int
     dense_shape: DenseShape
     aligned: bool
+    in_place: bool
     run_column: Any
     run_value: Any
     run_x: Any
@@ -97,11 +107,13 @@ class CanonicalBlock:
     position: Any
     is_dense: Any
     tiles: Any
+    column_tiles: Any
     dense_tiles: Any
 
     ARRAYS: ClassVar = (
         *("run_column", "run_value", "run_x", "run_group", "row_begin", "x_begin", "mask_row"),
-        *("x_row", "nonzero_begin", "x_offset", "position", "is_dense", "tiles", "dense_tiles"),
+        *("x_row", "nonzero_begin", "x_offset", "position", "is_dense", "tiles"),
+        *("column_tiles", "dense_tiles"),
     )
 
     @classmethod
@@ -158,7 +170,9 @@ class CanonicalBlock:
             square=bool(square),
             num_whole=num_whole,
             dense_shape=shape,
-            aligned=all(bool(np.all(part % 8 == 0)) for part in starts),
+            aligned=shape == DENSE_SHAPES[-1] and all(np.all(part % 8 == 0) for part in starts),
+            in_place=elementwise
+            or bool(square and not len(tiles) and rows.max(initial=0) <= shape.rows),
             run_column=signed(run_column),
             run_value=narrow_value,
             run_x=narrow_value if square else signed(run_x),
@@ -172,6 +186,7 @@ class CanonicalBlock:
             position=signed(position),
             is_dense=group_is_dense.astype(np.uint8),
             tiles=signed(tiles),
+            column_tiles=signed(_column_tiles(run_column)),
             dense_tiles=signed(dense_tiles),
         )
 
@@ -184,13 +199,6 @@ class CanonicalBlock:
     def mask_shape(self) -> tuple[int, ...]:
         """Shape of the block's values of M without batch axes."""
         return (self.mask_values,)
-
-    @property
-    def in_place(self) -> bool:
-        """Whether every program reads all that it needs before it writes, and only its own."""
-        whole_columns = np.diff(self.row_begin).max(initial=0) <= self.dense_shape.rows
-        only_dense = len(self.tiles) == 0 and self.square and bool(whole_columns)
-        return self.elementwise or only_dense
 
 
 def _runs(groups: ColumnGroups) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -244,6 +252,14 @@ def _value_tiles(
     last_value = np.minimum((number + 1) * TILE, run_value[-1]) - 1
     last = np.searchsorted(run_value, last_value, side="right") - 1
     return np.stack([number, first, last], axis=1), int((walked & ~dense).sum())
+
+
+def _column_tiles(run_column: NDArray[np.int64]) -> NDArray[np.int64]:
+    num_columns = int(run_column[-1])
+    first = np.arange(0, num_columns, COLUMN_TILE)
+    last = np.minimum(first + COLUMN_TILE, num_columns) - 1
+    ends = [np.searchsorted(run_column, at, side="right") - 1 for at in (first, last)]
+    return np.stack(ends, axis=1)
 
 
 def _dense_shape(rows: NDArray[np.int64]) -> DenseShape:

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from tritonsnap.ops.influence_update.problems import snap1_problem, snap1_reference
 from tritonsnap.ops.kernel import Arguments, Grid, Kernel, config_space
-from tritonsnap.ops.masked_dsmm.kernels import FLOATS, find_runs, immediate, signature_of
+from tritonsnap.ops.masked_dsmm.kernels import FLOATS, find_runs, signature_of
 from tritonsnap.plan.canonical import TILE, UNIT
 from tritonsnap.tuning import Config, Device, Sizes
 
@@ -63,39 +63,50 @@ def snap1_step(
         first = tl.cast(i_tile, tl.int64) * TILE
         o_value = first + tl.arange(0, TILE)  # [TILE]
         m_value = o_value < num_values
-        m_padded = (o_value < units * UNIT)[None, :]
+        m_padded = o_value < units * UNIT
         b_run = find_runs(run_value, i_first, i_last, first, TILE)  # [TILE]
         b_group = tl.load(run_group + b_run, mask=m_value, other=0).to(tl.int64)
-        b_row = tl.load(mask_row + b_group, mask=m_value, other=0).to(tl.int64)[None, :]
-        b_entry = tl.load(position + b_group, mask=m_value, other=0).to(tl.int64)[None, :]
+        b_row = tl.load(mask_row + b_group).to(tl.int64)
+        b_entry = tl.load(position + b_group).to(tl.int64)
+        m_entry = b_entry < num_entries
+        if mode == 1:
+            b_key = tl.load(column_gain + o_value, mask=m_value, other=0).to(tl.int64)
+            b_source = tl.load(column_source + o_value, mask=m_value, other=0).to(tl.int64)
+            b_part = b_row // num_units * num_units
+            m_added = m_value & (b_row - b_part == b_key % num_rows)
+            b_key += b_part
+        else:
+            b_key, b_source, m_added = o_value, o_value, m_value
         b_gradient = tl.zeros([TILE], dtype=kind)  # [TILE]
         for i_row in range(first_row, last_row, B):
             o_batch = tl.cast(i_row, tl.int64) + tl.arange(0, B)[:, None]  # [B, 1]
             m_batch = o_batch < batch
-            m_both = m_batch & m_value[None, :]  # [B, TILE]
-            o_out = o_batch * (units * UNIT) + o_value[None, :]
-            m_entry = m_both & (b_entry < num_entries)
-            b_d = tl.load(d + o_batch * d_stride + b_entry, mask=m_entry, other=0).to(kind)
+            o_out = o_batch * (units * UNIT) + o_value[None, :]  # [B, TILE]
+            m_d = m_batch & m_entry[None, :]
+            b_d = tl.load(d + o_batch * d_stride + b_entry[None, :], mask=m_d, other=0).to(kind)
             if scaled:
-                o_scale = o_batch * scale_stride + b_row
-                b_d *= tl.load(row_scale + o_scale, mask=m_both, other=0).to(kind)
-            b_x = tl.load(x + o_out, mask=m_batch & m_padded, other=0).to(kind)
-            b_new = tl.where(m_entry, b_d * b_x, 0)
+                p_scale = row_scale + o_batch * scale_stride
+                b_d *= tl.load(p_scale + b_row[None, :], mask=m_batch, other=0).to(kind)
+            b_x = tl.load(x + o_out, mask=m_batch & m_padded[None, :], other=0).to(kind)
+            b_new = tl.where(m_entry[None, :], b_d * b_x, 0)
             if mode == 1:
-                b_gain, b_source = immediate(
-                    o_batch, b_row, o_value[None, :], m_both, gains, sources, column_gain,
-                    column_source, gain_stride, source_stride, num_rows, num_units,
-                )  # fmt: skip
-                b_new += b_gain.to(kind) * b_source.to(kind)
+                p_gain, p_source = gains + o_batch * gain_stride, sources + o_batch * source_stride
+                b_gain = tl.load(p_gain + b_key[None, :], mask=m_batch, other=0).to(kind)
+                b_added = b_gain * tl.load(p_source + b_source[None, :], mask=m_batch, other=0)
+                b_new += tl.where(m_added[None, :], b_added.to(kind), 0)
             elif mode == 2:
-                b_new += tl.load(added + o_out, mask=m_both, other=0).to(kind)
-            tl.store(out + o_out, b_new.to(out.dtype.element_ty), mask=m_batch & m_padded)
+                b_added = tl.load(added + o_out, mask=m_batch & m_padded[None, :], other=0)
+                b_new += b_added.to(kind)
+            b_new = tl.where(m_value[None, :], b_new, 0)
+            b_out = b_new.to(out.dtype.element_ty)
+            tl.store(out + o_out, b_out, mask=m_batch & m_padded[None, :])
             if GRADIENT:
-                b_delta = tl.load(delta + o_batch * num_rows + b_row, mask=m_both, other=0)
-                b_gradient += tl.sum(b_delta.to(kind) * b_new, axis=0)
+                p_delta = delta + o_batch * num_rows + b_row[None, :]
+                b_new *= tl.load(p_delta, mask=m_batch, other=0).to(kind)
+                b_gradient += tl.sum(tl.where(m_value[None, :], b_new, 0), axis=0)
         if GRADIENT:
             b_gradient = b_gradient.to(gradient.dtype.element_ty)
-            tl.store(gradient + o_value, b_gradient, mask=o_value < units * UNIT)
+            tl.store(gradient + o_value, b_gradient, mask=m_padded)
 
 
 def _grid(arguments: Arguments, gradient: bool) -> Grid:
@@ -106,10 +117,11 @@ def _grid(arguments: Arguments, gradient: bool) -> Grid:
 def _default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
     """Spans that leave 128 programs: a long one reads the sources once for several units."""
     itemsize = {"fp64": 8, "fp32": 4}.get(dtype, 2)
-    rows = min(sizes["batch"], 4)
-    warps = rows * TILE * itemsize // 16 // (64 if device.is_hip else 32)
     span = max(1, min(32, sizes["values"] // TILE // 128))
-    return {"B": rows, "SPAN": span, "num_warps": max(1, min(warps, 4))}
+    if device.is_hip:  # a loop over tiles takes more scalar registers than there are
+        return {"B": 1, "SPAN": 1, "num_warps": max(1, TILE * itemsize // 16 // 64)}
+    rows = min(sizes["batch"], 8 // itemsize)
+    return {"B": rows, "SPAN": span, "num_warps": rows * TILE * itemsize // 16 // 32}
 
 
 def _declare(gradient: bool) -> Kernel:
@@ -127,10 +139,12 @@ def _declare(gradient: bool) -> Kernel:
             {"values": values, "batch": batch}
             for values, batch in ((1, 1), (35, 3), (256, 1), (1203, 2), (2003, 5))
         ),
-        large=tuple({"values": 2**log, "batch": batch} for log in (16, 20) for batch in (1, 8)),
+        large=tuple({"values": 2**log, "batch": batch} for log in (15, 21) for batch in (1, 8)),
         constants={"UNIT": UNIT, "TILE": TILE, "GRADIENT": gradient},
         wide_loads=True,
         wide_stores=True,
+        wide_dtypes=("fp64", "fp32"),  # a tile of 16-bit values is too small for 64 lanes
+        max_registers=200,
     )
 
 

@@ -221,9 +221,7 @@ def group_product(
         b_x = tl.load(p_x + o_inner[None, :], mask=m_x, other=0)  # [BC, BK]
         m_d = m_row[:, None] & m_inner[None, :]
         b_d = tl.load(p_d + b_inner[None, :], mask=m_d, other=0)  # [BS, BK]
-        b_sum = tl.dot(
-            b_x, tl.trans(b_d), acc=b_sum, input_precision=PRECISION, out_dtype=kind
-        )
+        b_sum = tl.dot(b_x, tl.trans(b_d), acc=b_sum, input_precision=PRECISION, out_dtype=kind)
 
     m_out = m_column[:, None] & m_row[None, :]
     o_out = i_batch * (out_units * UNIT) + value + o_column[:, None] * size + o_row[None, :]
@@ -248,22 +246,18 @@ def group_product(
 
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 _INDICES = (
-    "tiles run_value run_x run_column run_group row_begin x_begin mask_row nonzero_begin x_offset "
+    "tiles column_tiles run_value run_x run_column run_group row_begin x_begin mask_row nonzero_begin x_offset "
     "position is_dense column_gain column_source x_row"
 ).split()
-_LONG = "num_values d_stride units x_units out_units scale_stride gain_stride source_stride".split()
-_REAL = "d x row_scale added gains sources delta out gradient".split()
+_LONG = "num_values num_columns d_stride delta_stride units x_units out_units scale_stride gain_stride source_stride".split()
+_REAL = "d x j row_scale added gains sources delta out gradient".split()
 
 
 def signature_of(function: triton.JITFunction) -> dict[str, str]:
     """The types of a kernel's run-time arguments, which the kernels here name alike."""
     types = {name: "*i32" for name in _INDICES}
     types |= {name: "i64" for name in _LONG} | {name: "*T" for name in _REAL}
-    return {
-        name: types.get(name, "i32")
-        for name in function.arg_names
-        if not name.isupper()
-    }
+    return {name: types.get(name, "i32") for name in function.arg_names if not name.isupper()}
 
 
 def _walk_grid(arguments: Arguments) -> Grid:
@@ -309,15 +303,17 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
         reference=dense_reference,
         small=tuple(
             {"rows": size, "columns": width, "batch": batch}
-            for size, width, batch in ((rows, 70, 2), (rows - 8 * (align > 1) - 3 * (align == 1), 16, 1))
+            for size, width, batch in (
+                (rows, 70, 2),
+                (rows - 8 * (align > 1) - 3 * (align == 1), 16, 1),
+            )
         ),
         large=({"rows": rows, "columns": 1024, "batch": 8},),
         constants={"UNIT": UNIT, "ALIGN": align, "BC": columns, "BS": rows},
         precisions=("ieee", "tf32x3", "tf32"),
-        shared_bytes=lambda config, dtype: (columns + rows)
-        * config["BK"]
-        * config["num_stages"]
-        * (8 if dtype == "fp64" else 4),
+        shared_bytes=lambda config, dtype: (
+            (columns + rows) * config["BK"] * config["num_stages"] * (8 if dtype == "fp64" else 4)
+        ),
         wide_loads=align > 1,
         dots=True,
         max_registers=255,

@@ -22,9 +22,9 @@ def walk_problem(values: int, batch: int) -> Problem:
     rows = 40
     sizes = 4 ** random.uniform(0, 2, max(values // 8, 1))
     kinds = [random.permutation(rows)[: int(size)] for size in sizes]
-    mask = _columns(rows, kinds, random)
+    mask = random_columns(rows, kinds, random)
     square = values % 2 == 1
-    x = mask if square else _columns(rows, kinds[::-1], random, len(mask.column_kind))
+    x = mask if square else random_columns(rows, kinds[::-1], random, len(mask.column_kind))
     dynamics = SparsityPattern.random((rows, rows), 0.3, values)
     plan = DsmmPlan(x, mask, dynamics)
     packing = plan.packing("triton", Regime.WALK)
@@ -147,7 +147,7 @@ def random_addend(
     )
 
 
-def _columns(
+def random_columns(
     rows: int, kinds: list[Any], random: np.random.Generator, columns: int | None = None
 ) -> SparsityPattern:
     """A few columns of each kind, one kind behind the other; now and then none has rows."""

@@ -152,7 +152,7 @@ def snap1_arguments(
     return _in_order(
         "tiles run_value run_group mask_row position d x row_scale added gains sources "
         "column_gain column_source delta num_tiles num_values num_entries batch d_stride units "
-        "scale_stride gain_stride source_stride num_rows num_units scaled mode",
+        "scale_stride gain_stride source_stride num_rows num_targets scaled mode",
         _structure(block)
         | addend.arguments(x)
         | {
@@ -166,6 +166,7 @@ def snap1_arguments(
             "d_stride": batch_stride(d),
             "units": block.mask_values // UNIT,
             "num_rows": num_rows,
+            "num_targets": addend.num_targets(num_rows),
         },
         unused=block.run_group,
     )

@@ -79,7 +79,8 @@ class CanonicalFactors:
     Attributes
     ----------
     column_gain : [p]
-        ``target * rows + unit``: where the column's gain for the first part lies.
+        ``target * rows + unit``: where the column's gain for the first part lies. Where every
+        column has one row: the target alone, or one past the last if the row is not the unit's.
     column_source : [p]
         The source that the column multiplies.
     """
@@ -149,7 +150,10 @@ class FactorStructure:
         """The factors for values in canonical order."""
         key = "canonical"
         if key not in self._layouts:
-            gain = self.target.astype(np.int64) * self.plan.mask.shape[0] + self.unit
+            mask = self.plan.mask
+            gain = self.target.astype(np.int64) * mask.shape[0] + self.unit
+            if self.plan.packing("triton").blocks[0].elementwise:
+                gain = np.where(mask.rows % self.num_units == self.unit, self.target, self.num_targets)
             self._layouts[key] = (CanonicalFactors(signed(gain), signed(self.source)),)
         factors: CanonicalFactors = self._layouts[key][0]
         return factors

@@ -28,7 +28,7 @@ def snap1_step(
     added,  # [batch, units * UNIT]
     gains,  # [batch, targets * num_rows]
     sources,  # [batch, sources]
-    column_gain,  # [columns]
+    column_gain,  # [columns]: target, or `num_targets` for nothing
     column_source,  # [columns]
     delta,  # [batch, num_rows]
     num_tiles,
@@ -41,7 +41,7 @@ def snap1_step(
     gain_stride,
     source_stride,
     num_rows,
-    num_units,
+    num_targets,
     scaled,
     mode,
     out,  # [batch, units * UNIT]
@@ -70,11 +70,10 @@ def snap1_step(
         b_entry = tl.load(position + b_group).to(tl.int64)
         m_entry = b_entry < num_entries
         if mode == 1:
-            b_key = tl.load(column_gain + o_value, mask=m_value, other=0).to(tl.int64)
+            b_target = tl.load(column_gain + o_value, mask=m_value, other=0).to(tl.int64)
             b_source = tl.load(column_source + o_value, mask=m_value, other=0).to(tl.int64)
-            b_part = b_row // num_units * num_units
-            m_added = m_value & (b_row - b_part == b_key % num_rows)
-            b_key += b_part
+            m_added = m_value & (b_target < num_targets)
+            b_key = tl.where(m_added, b_target * num_rows + b_row, 0)
         else:
             b_key, b_source, m_added = o_value, o_value, m_value
         b_gradient = tl.zeros([TILE], dtype=kind)  # [TILE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,13 @@ def snap1_problem(values: int, batch: int, gradient: bool = True) -> Problem:
     plan = DsmmPlan(mask, mask, SparsityPattern.random((rows, rows), 0.7, values))
     block = plan.packing("triton").blocks[0]
     assert isinstance(block, CanonicalBlock)
+    addend = random_addend(values, batch, block, mask, random)
+    addend = replace(addend, column_gain=random.integers(0, 4, values))  # a fourth has no gain
     arguments = snap1_arguments(
         block,
         random.standard_normal((1 if values % 5 == 0 else batch, max(plan.dynamics.nnz, 1))),
         random.standard_normal((batch, block.x_values)),
-        random_addend(values, batch, block, mask, random),
+        addend,
         random.standard_normal((batch, rows)) if gradient else None,
         (rows, plan.dynamics.nnz, values),
     )
@@ -43,7 +46,7 @@ def snap1_problem(values: int, batch: int, gradient: bool = True) -> Problem:
 
 def snap1_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
     """Column by column."""
-    values, num_rows, num_units = a["num_values"], a["num_rows"], a["num_units"]
+    values, num_rows = a["num_values"], a["num_rows"]
     group = np.repeat(a["run_group"], np.diff(a["run_value"]))
     row, entry = a["mask_row"][group].astype(np.int64), a["position"][group]
     inside = entry < a["num_entries"]
@@ -52,9 +55,8 @@ def snap1_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
         d = d * a["row_scale"][:, row]
     result = d * a["x"][:, :values]
     if a["mode"] == 1:
-        key = a["column_gain"].astype(np.int64)
-        own = row % num_units == key % num_rows
-        gain = a["gains"][:, key // num_rows * num_rows + row]
+        own = a["column_gain"] < a["num_targets"]
+        gain = a["gains"][:, np.where(own, a["column_gain"] * num_rows + row, 0)]
         result = result + np.where(own, gain * a["sources"][:, a["column_source"]], 0)
     elif a["mode"] == 2:
         result = result + a["added"][:, :values]

@@ -265,7 +265,8 @@ def _walk_grid(arguments: Arguments) -> Grid:
 
 
 def _walk_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
-    return {"B": min(sizes["batch"], 2 if dtype == "fp64" else 4), "num_warps": 4}
+    rows = min(sizes["batch"], 2 if dtype == "fp64" else 4)
+    return {"B": rows, "num_warps": 2 if rows == 1 else 4}
 
 
 WALK_PRODUCT = Kernel(

@@ -153,7 +153,9 @@ class FactorStructure:
             mask = self.plan.mask
             gain = self.target.astype(np.int64) * mask.shape[0] + self.unit
             if self.plan.packing("triton").blocks[0].elementwise:
-                gain = np.where(mask.rows % self.num_units == self.unit, self.target, self.num_targets)
+                gain = np.where(
+                    mask.rows % self.num_units == self.unit, self.target, self.num_targets
+                )
             self._layouts[key] = (CanonicalFactors(signed(gain), signed(self.source)),)
         factors: CanonicalFactors = self._layouts[key][0]
         return factors

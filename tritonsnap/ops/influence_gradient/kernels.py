@@ -76,7 +76,7 @@ def _declare(rows: int, is_sum: bool) -> Kernel:
         signature=signature_of(column_gradient),
         dtypes=FLOATS,
         configs=config_space(num_warps=(2, 4, 8)),
-        heuristic=lambda sizes, dtype, precision, device: {"num_warps": 8 if rows > 4 else 4},
+        heuristic=lambda sizes, dtype, precision, device: {"num_warps": 4},
         grid=grid,
         problem=lambda columns, batch: gradient_problem(columns, batch, rows, is_sum),
         reference=lambda **arguments: gradient_reference(is_sum, **arguments),
@@ -90,6 +90,6 @@ def _declare(rows: int, is_sum: bool) -> Kernel:
 
 
 COLUMN_GRADIENT = {
-    (rows, is_sum): _declare(rows, is_sum) for rows in (1, 4, 32) for is_sum in (False, True)
+    (rows, is_sum): _declare(rows, is_sum) for rows in (1, 4, 16) for is_sum in (False, True)
 }
 """By rows that a column is read in at once, and whether the batch is summed."""

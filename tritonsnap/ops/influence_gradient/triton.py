@@ -35,7 +35,7 @@ def influence_gradient(
         block_of(packing), batch_rows(delta, 1, batch), values, num_columns
     )
     mean_rows = plan.mask.nnz / max(num_columns, 1)
-    rows = next(rows for rows in (1, 4, 32) if mean_rows <= rows or rows == 32)
+    rows = next(rows for rows in (1, 4, 16) if mean_rows <= rows or rows == 16)
     launch(
         COLUMN_GRADIENT[rows, sum_batch],
         {**arguments, "gradient": gradient},

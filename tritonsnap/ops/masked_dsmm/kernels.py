@@ -229,15 +229,16 @@ def group_product(
         b_scale = tl.load(row_scale + i_batch * scale_stride + b_row, mask=m_row, other=0)
         b_sum *= b_scale.to(kind)[None, :]
     if mode == 1:
-        b_key = tl.load(column_gain + column + o_column, mask=m_column, other=-1).to(tl.int64)
+        b_key = tl.load(column_gain + column + o_column, mask=m_column, other=-1).to(tl.int32)
         b_index = tl.load(column_source + column + o_column, mask=m_column, other=0).to(tl.int64)
         p_source = sources + i_batch * source_stride + b_index
         b_source = tl.load(p_source, mask=m_column, other=0).to(kind)  # [BC]
+        b_unit = b_row.to(tl.int32) % num_units  # [BS]
         for i_target in range(num_targets):
-            first = tl.cast(i_target, tl.int64) * num_rows
-            p_gain = gains + i_batch * gain_stride + first
+            p_gain = gains + i_batch * gain_stride + tl.cast(i_target, tl.int64) * num_rows
             b_gain = tl.load(p_gain + b_row, mask=m_row, other=0).to(kind)  # [BS]
-            m_fed = b_key[:, None] == (first + b_row % num_units)[None, :]
+            b_fed = i_target * num_rows + b_unit
+            m_fed = b_key[:, None] == b_fed[None, :]  # [BC, BS]
             b_sum += tl.where(m_fed, b_source[:, None] * b_gain[None, :], 0)
     elif mode == 2:
         b_sum += tl.load(added + o_out, mask=m_out, other=0).to(kind)
@@ -266,7 +267,7 @@ def _walk_grid(arguments: Arguments) -> Grid:
 
 def _walk_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
     rows = min(sizes["batch"], 2 if dtype == "fp64" else 4)
-    return {"B": rows, "num_warps": 2 if rows == 1 else 4}
+    return {"B": rows, "num_warps": 2 if rows == 1 and dtype != "fp64" else 4}
 
 
 WALK_PRODUCT = Kernel(
@@ -287,18 +288,24 @@ WALK_PRODUCT = Kernel(
 )
 
 
+def _dense_default(rows: int, is_aligned: bool, device: Device) -> Config:
+    if device.is_hip:  # masks lie in scalar registers, and more warps have smaller ones
+        return {
+            "BK": 16,
+            "num_warps": 4 if rows <= 32 else 8 if is_aligned else 16,
+            "num_stages": 1,
+        }
+    return {"BK": 16, "num_warps": 4 if rows <= 32 else 8, "num_stages": 2}
+
+
 def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
     return Kernel(
         group_product,
         name=f"group_product_{rows}" + ("_aligned" if align > 1 else ""),
         signature=signature_of(group_product),
         dtypes=FLOATS,
-        configs=config_space(BK=(16, 32), num_warps=(4, 8), num_stages=(1, 2, 3)),
-        heuristic=lambda sizes, dtype, precision, device: {
-            "BK": 16,
-            "num_warps": 8 if rows > 32 else 4,
-            "num_stages": 1 if device.is_hip else 2,
-        },
+        configs=config_space(BK=(16, 32), num_warps=(4, 8, 16), num_stages=(1, 2, 3)),
+        heuristic=lambda sizes, dtype, precision, device: _dense_default(rows, align > 1, device),
         grid=lambda arguments: (len(arguments["tiles"]), len(arguments["x"])),
         problem=lambda rows, columns, batch: dense_problem(rows, columns, batch, align),
         reference=dense_reference,

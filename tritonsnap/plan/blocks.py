@@ -50,6 +50,10 @@ class ElementwiseBlock:
         The row of M that each group writes and the row of X that it reads.
     ordered
         Whether `position` is 0, 1, 2, ... over all of the dynamics: nothing to gather.
+    complete
+        Whether D has every entry that the block reads.
+    all_rows
+        Whether `mask_row` is 0, 1, 2, ... over all rows of M: nothing to gather.
     """
 
     groups: NDArray[np.int64]
@@ -59,6 +63,7 @@ class ElementwiseBlock:
     x_row: Any
     ordered: bool
     complete: bool
+    all_rows: bool
 
     regime: ClassVar = Regime.ELEMENTWISE
     ARRAYS: ClassVar = ("position", "mask_row", "x_row")
@@ -79,6 +84,7 @@ class ElementwiseBlock:
             x_row=compact(x_row),
             ordered=np.array_equal(position, np.arange(dynamics.nnz)),
             complete=bool(np.all(position < dynamics.nnz)),
+            all_rows=np.array_equal(mask_row, np.arange(groups.mask.shape[0])),
         )
 
     @property

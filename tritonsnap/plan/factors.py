@@ -8,7 +8,9 @@ influence from its factors.
 from __future__ import annotations
 
 import copy
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -138,6 +140,16 @@ class FactorStructure:
                 f"got {self.num_units}"
             )
 
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the content, equal in every process."""
+        hasher = hashlib.blake2b(self.plan.digest.encode(), digest_size=16)
+        sizes = (self.num_units, self.num_targets, self.num_sources)
+        hasher.update(repr(sizes).encode())
+        for index in (self.unit, self.target, self.source):
+            hasher.update(np.ascontiguousarray(index, np.int64))
+        return hasher.hexdigest()
+
     def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:
         """The factors of each block of a packing of the plan."""
         name = packing.target.name
@@ -185,7 +197,7 @@ class FactorStructure:
             isinstance(block, ElementwiseBlock)
             and np.all(source == source[:1])
             and np.all(target == target[0, 0])
-            and np.all(unit == (block.mask_row % self.num_units)[:, None])
+            and np.all(unit == (block.mask_row.astype(np.int64) % self.num_units)[:, None])
         ):
             begins = np.flatnonzero(np.diff(source[0], prepend=-2) != 1)
             lengths = np.diff(np.append(begins, source.shape[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import jax
@@ -55,7 +54,7 @@ def _flatten_structure(structure: FactorStructure) -> tuple[tuple[Any, list[Any]
     layout = structure.layout(structure.plan.packing(TARGET))
     arrays = [array for block in layout for array in collect(block)]
     return (structure.plan, on_device(arrays, structure)), Static(
-        structure.host or structure, structure_digest(structure)
+        structure.host or structure, structure.digest
     )
 
 
@@ -68,16 +67,6 @@ def _unflatten_structure(static: Static, children: Any) -> FactorStructure:
     rest = iter(arrays)
     layout: tuple[FactorBlock, ...] = tuple(rebuild(block, rest) for block in blocks)
     return host.with_layout(plan, TARGET, layout)
-
-
-def structure_digest(structure: FactorStructure) -> str:
-    """A hash of a factor structure's content."""
-    hasher = hashlib.blake2b(structure.plan.digest.encode(), digest_size=16)
-    sizes = (structure.num_units, structure.num_targets, structure.num_sources)
-    hasher.update(repr(sizes).encode())
-    for index in (structure.unit, structure.target, structure.source):
-        hasher.update(np.ascontiguousarray(index, np.int64))
-    return hasher.hexdigest()
 
 
 jax.tree_util.register_pytree_node(DsmmPlan, _flatten_plan, _unflatten_plan)

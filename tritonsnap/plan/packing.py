@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.arrays import library_of, namespace_of
+from tritonsnap.arrays import library_of, namespace_of, to_numpy, to_torch
 from tritonsnap.plan.blocks import (
     Block,
     DenseBlock,
@@ -45,9 +46,12 @@ class Packing:
     costs
         The predicted cost of each group, on which the regimes were chosen.
     blocks
-        The blocks; every group lies in exactly one.
+        The blocks; every group lies in exactly one. For Triton it is one `CanonicalBlock`, for the
+        others they are those of `tritonsnap.plan.blocks`.
     dynamics_row, dynamics_col : [nnz(dynamics)] or empty
         Position of the entries of D; empty when every block reads D as a dense matrix.
+    rows_in_order
+        Whether the entries of D lie in rows 0, 1, 2, ..., one in each.
     restricted
         Whether a dense D may hold entries that the plan's dynamics leave out, which count as zero.
     """
@@ -56,9 +60,10 @@ class Packing:
     groups: ColumnGroups
     dynamics: SparsityPattern
     costs: GroupCosts
-    blocks: tuple[AnyBlock, ...]
+    blocks: tuple[Any, ...]
     dynamics_row: Any
     dynamics_col: Any
+    rows_in_order: bool
     restricted: bool
     _flat: dict[Side, list[tuple[Any, Any]]] = field(default_factory=dict, repr=False)
 
@@ -114,6 +119,7 @@ class Packing:
             blocks=blocks,
             dynamics_row=compact(dynamics.rows) if reads_values else empty,
             dynamics_col=compact(dynamics.cols) if reads_values else empty,
+            rows_in_order=np.array_equal(dynamics.rows, np.arange(dynamics.shape[0])),
             restricted=restricted,
         )
 
@@ -141,7 +147,7 @@ class Packing:
             regimes[block.groups] = block.regime
         return regimes
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A hash of which groups lie in which block, and how each block is computed."""
         hasher = hashlib.blake2b(self.target.name.encode(), digest_size=16)
@@ -189,9 +195,11 @@ class Packing:
         """Turn flat values ``[..., nnz]`` of X (or of M) into blocks."""
         pattern = self.groups.x if side == "x" else self.groups.mask
         pattern.check_values("values", values)
-        xp = namespace_of(values)
         if self.target.canonical:
-            return (_end_padded(xp, values, self.shapes(side)[0][0]),)
+            return (_end_padded(namespace_of(values), values, self.shapes(side)[0][0]),)
+        if library_of(values) == "torch":
+            return to_torch(self.pack(to_numpy(values), side))
+        xp = namespace_of(values)
         packed = []
         for block, shape, (index, inside) in zip(
             self.blocks, self.shapes(side), self._flat_index(side, xp), strict=True
@@ -224,6 +232,8 @@ class Packing:
             return xp.zeros((*like.shape[:-1], pattern.nnz), dtype=like.dtype)
         if self.target.canonical:
             return blocks[0][..., : pattern.nnz]
+        if library_of(*blocks) == "torch":
+            return to_torch(self.unpack(tuple(map(to_numpy, blocks)), side))
         xp = namespace_of(*blocks)
         whole = xp.zeros((*batch, pattern.nnz), dtype=blocks[0].dtype)
         for block, values, shape, (index, inside) in zip(
@@ -245,6 +255,8 @@ class Packing:
             return namespace_of(like).zeros((*like.shape, num_columns), dtype=like.dtype)
         if self.target.canonical:
             return blocks[0]
+        if library_of(*blocks) == "torch":
+            return to_torch(self.unpack_columns(tuple(map(to_numpy, blocks))))
         xp = namespace_of(*blocks)
         whole = xp.zeros((*blocks[0].shape[:-2], num_columns), dtype=blocks[0].dtype)
         for block, values in zip(self.blocks, blocks, strict=True):

@@ -52,7 +52,8 @@ def gradient(
     results = []
     for block, j in zip(packing.blocks, blocks, strict=True):
         if isinstance(block, ElementwiseBlock):
-            result = take(delta, block.mask_row)[..., None] * j
+            rows = delta if block.all_rows else take(delta, block.mask_row)
+            result = rows[..., None] * j
         elif isinstance(block, WalkBlock):
             result = _sum_groups(block, delta, j)
         else:

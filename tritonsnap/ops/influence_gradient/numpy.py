@@ -43,7 +43,7 @@ def gradient(
     for block, j in zip(packing.blocks, blocks, strict=True):
         lead = np.broadcast_shapes(delta.shape[:-1], j.shape[: j.ndim - len(block.mask_shape)])
         if isinstance(block, ElementwiseBlock):
-            rows = delta[..., block.mask_row]
+            rows = delta if block.all_rows else delta[..., block.mask_row]
             if sum_batch:
                 rows = np.broadcast_to(rows, (*lead, rows.shape[-1])).reshape(-1, rows.shape[-1])
                 j = np.broadcast_to(j, (*lead, *block.mask_shape)).reshape(-1, *block.mask_shape)

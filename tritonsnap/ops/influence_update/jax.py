@@ -102,8 +102,8 @@ def _added(
     """A block with the factored immediate Jacobian added."""
     if factors.outer:
         own = gains[..., factors.target * rows : (factors.target + 1) * rows]
-        ordered = isinstance(block, ElementwiseBlock) and block.ordered
-        gain = own if ordered and own.shape[-1] == len(block.groups) else take(own, block.mask_row)
+        assert isinstance(block, ElementwiseBlock)  # only these have outer factors
+        gain = own if block.all_rows else take(own, block.mask_row)
         pieces = [sources[..., first : first + count] for first, count in factors.stretches]
         source = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=-1)
         return result + gain[..., None] * source[..., None, :]

@@ -8,6 +8,7 @@ from tritonsnap.ops.device import block_of, device_packing
 from tritonsnap.ops.influence_gradient.triton import influence_gradient
 from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
 from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
+from tritonsnap.ops.masked_outer.triton import outer
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity import SparsityPattern, snap_pattern
@@ -161,6 +162,17 @@ def test_gradient(case: str, sum_batch: bool) -> None:
     found = influence_gradient(delta, j, plan, sum_batch=sum_batch)
     expected = np.einsum("bs,bsp->bp", delta.numpy(), dense(plan.mask, j))
     expect_close(found, expected.sum(axis=0) if sum_batch else expected)
+
+
+@pytest.mark.parametrize("case", ["snap1", "snap2", "rtrl", "snap2 of two parts"])
+def test_outer_is_the_adjoint_in_d(case: str) -> None:
+    plan, _ = CASES[case]
+    r, x = random(3, plan.mask.nnz), random(3, plan.mask.nnz) + 1
+    packing = device_packing(plan, r.device)
+    (left,), (right,) = packing.pack(r, "mask"), packing.pack(x, "x")
+    found = outer(packing, plan.packing("triton"), left, right)
+    full = dense(plan.mask, r) @ dense(plan.mask, x).swapaxes(1, 2)
+    expect_close(found, plan.dynamics.values_of(full))
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tritonsnap.plan.canonical import UNIT, CanonicalBlock
+from tritonsnap.plan.outer_pairs import OuterPairs
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,36 @@ def gradient_arguments(
             "batch": int(j.shape[0]),
             "delta_stride": batch_stride(delta),
             "units": block.mask_values // UNIT,
+        },
+        unused=block.run_group,
+    )
+
+
+def outer_arguments(
+    block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any, num_entries: int
+) -> dict[str, Any]:
+    """Arguments of `outer_walk` but for its output.
+
+    Parameters
+    ----------
+    block, pairs
+        The structure, on the device of the operands.
+    r : [batch, padded nnz(mask)]
+    x : [batch, padded nnz(x)]
+    num_entries
+        Of D.
+    """
+    return _in_order(
+        "pair_begin pair_run pair_row pair_inner run_column run_value run_x run_group row_begin "
+        "x_begin r x num_entries batch r_units x_units",
+        _structure(block)
+        | {name: getattr(pairs, name) for name in pairs.ARRAYS}
+        | {
+            "r": r,
+            "x": x,
+            "num_entries": num_entries,
+            "batch": int(r.shape[0]),
+            "r_units": block.mask_values // UNIT,
         },
         unused=block.run_group,
     )

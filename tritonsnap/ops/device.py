@@ -11,13 +11,16 @@ from torch import Tensor
 from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.plan.packing import Packing
 from tritonsnap.plan.factors import CanonicalFactors, FactorStructure
+from tritonsnap.plan.outer_pairs import OuterPairs
+from tritonsnap.plan.packing import Packing
 
 _packings: WeakKeyDictionary[Packing, dict[torch.device, Packing]] = WeakKeyDictionary()
 _factors: WeakKeyDictionary[FactorStructure, dict[torch.device, CanonicalFactors]] = (
     WeakKeyDictionary()
 )
+
+_pairs: WeakKeyDictionary[Packing, dict[torch.device, OuterPairs]] = WeakKeyDictionary()
 
 
 def device_packing(plan: DsmmPlan, device: torch.device) -> Packing:
@@ -42,6 +45,18 @@ def device_factors(structure: FactorStructure, device: torch.device) -> Canonica
             torch.from_numpy(host.column_gain.copy()).to(device),
             torch.from_numpy(host.column_source.copy()).to(device),
         )
+    return copies[device]
+
+
+def device_pairs(host: Packing, device: torch.device) -> OuterPairs:
+    """The pairs of a packing for Triton, listed and moved to `device` once."""
+    copies = _pairs.setdefault(host, {})
+    if device not in copies:
+        pairs = OuterPairs.build(host)
+        moved = {
+            name: torch.from_numpy(getattr(pairs, name)).to(device) for name in OuterPairs.ARRAYS
+        }
+        copies[device] = OuterPairs(**moved)
     return copies[device]
 
 
@@ -71,7 +86,7 @@ class DeviceDynamics:
 
     @property
     def values(self) -> Tensor:
-        """[batch or 1, nnz(dynamics)]"""
+        """The values, ``[batch or 1, nnz(dynamics)]``."""
         if self._form == "values":
             return self._given
         rows, cols = self._index()
@@ -79,7 +94,7 @@ class DeviceDynamics:
 
     @property
     def dense(self) -> Tensor:
-        """[batch or 1, m, k]"""
+        """The matrix, ``[batch or 1, m, k]``."""
         if self._form == "dense" and not self._packing.restricted:
             return self._given
         values = self.values

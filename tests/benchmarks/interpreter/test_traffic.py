@@ -14,8 +14,8 @@ from benchmarks.traffic.kernels import (
 )
 from benchmarks.traffic.model import Kernel, Run, measure_traffic
 from benchmarks.traffic.problem import snap_problem
-from tritonsnap.plan import DsmmPlan
 from tests.benchmarks.interpreter.toy_kernels import copy_kernel
+from tritonsnap.plan import DsmmPlan
 
 
 def _copy(problem):

@@ -20,7 +20,7 @@ def influence_gradient(
     sum_batch: bool = False,
     packed: bool = False,
 ) -> Tensor | tuple[Tensor, ...]:
-    """`tritonsnap.influence_gradient` on the device of `delta`; packed, it is one block [..., p]."""
+    """`tritonsnap.influence_gradient` on the device of `delta`; packed, one block ``[..., p]``."""
     from tritonsnap.ops.influence_gradient.kernels import COLUMN_GRADIENT
 
     check_plan(plan)

@@ -36,7 +36,7 @@ def snap1_problem(values: int, batch: int, gradient: bool = True) -> Problem:
         random.standard_normal((batch, rows)) if gradient else None,
         (rows, plan.dynamics.nnz, values),
     )
-    outputs = {"out": (batch, block.mask_values)}
+    outputs: dict[str, tuple[int, ...]] = {"out": (batch, block.mask_values)}
     if gradient:
         outputs["gradient"] = (block.mask_values,)
     else:

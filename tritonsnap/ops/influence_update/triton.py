@@ -44,7 +44,7 @@ def influence_update(
     packing, given, dynamics, addend, batch = _read(d, j, immediate, plan, row_scale)
     out = product(packing, dynamics, full_batch(given.blocks[0], batch), addend, precision)
     blocks = (out.reshape(*batch, out.shape[-1]),)
-    return packing.unpack(blocks) if given.flat else blocks  # type: ignore[no-any-return]
+    return packing.unpack(blocks) if given.flat else blocks
 
 
 def snap1_step(

@@ -246,18 +246,19 @@ def group_product(
 
 
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
-_INDICES = (
-    "tiles column_tiles run_value run_x run_column run_group row_begin x_begin mask_row nonzero_begin x_offset "
-    "position is_dense column_gain column_source x_row"
-).split()
-_LONG = "num_values num_columns d_stride delta_stride units x_units out_units scale_stride gain_stride source_stride".split()
-_REAL = "d x j row_scale added gains sources delta out gradient".split()
+_TYPES = {
+    "*i32": """tiles column_tiles run_value run_x run_column run_group row_begin x_begin mask_row
+        nonzero_begin x_offset position is_dense column_gain column_source x_row
+        pair_begin pair_run pair_row pair_inner""",
+    "i64": """num_entries num_values num_columns d_stride delta_stride units x_units r_units out_units scale_stride
+        gain_stride source_stride""",
+    "*T": "d x j r row_scale added gains sources delta out gradient",
+}
 
 
 def signature_of(function: triton.JITFunction) -> dict[str, str]:
     """The types of a kernel's run-time arguments, which the kernels here name alike."""
-    types = {name: "*i32" for name in _INDICES}
-    types |= {name: "i64" for name in _LONG} | {name: "*T" for name in _REAL}
+    types = {name: kind for kind, names in _TYPES.items() for name in names.split()}
     return {name: types.get(name, "i32") for name in function.arg_names if not name.isupper()}
 
 

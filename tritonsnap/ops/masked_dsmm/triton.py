@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +42,7 @@ def masked_dsmm(
     dynamics = DeviceDynamics(d, form, packing, batch)
     out = product(packing, dynamics, full_batch(given.blocks[0], batch), addend, precision)
     blocks = (out.reshape(*batch, out.shape[-1]),)
-    return packing.unpack(blocks) if given.flat else blocks  # type: ignore[no-any-return]
+    return packing.unpack(blocks) if given.flat else blocks
 
 
 def product(
@@ -101,7 +102,7 @@ def product(
 def batch_shape(*parts: tuple[int, ...] | torch.Size | Tensor | None) -> tuple[int, ...]:
     """The batch axes of a result, from axes and from tensors with one axis of their own."""
     shapes = [part.shape[:-1] if isinstance(part, Tensor) else part for part in parts]
-    return tuple(torch.broadcast_shapes(*(shape for shape in shapes if shape is not None)))
+    return np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
 
 
 def full_batch(values: Tensor, batch: tuple[int, ...]) -> Tensor:

@@ -83,6 +83,11 @@ class Packing:
         costs = group_costs(groups, dynamics, target)
         if target.canonical:  # nothing is padded to a common size, so each group has its best
             chosen = _forced(costs, regime)
+            if regime is None and restricted:  # dense products need a D that has to be made first
+                walk = _forced(costs, Regime.WALK)
+                making = target.element * dynamics.shape[0] * dynamics.shape[1]
+                saving = _total(costs, walk) - _total(costs, chosen)
+                chosen = chosen if saving > making else walk
             assignment = tuple((kind, np.flatnonzero(chosen == kind)) for kind in Regime)
             return cls._from_assignment(groups, dynamics, target, costs, assignment, restricted)
         options = (regime,) if regime is not None else (None, Regime.WALK, Regime.DENSE)
@@ -343,6 +348,11 @@ def _forced(costs: GroupCosts, regime: Regime | None) -> NDArray[np.object_]:
         possible = np.isfinite(costs.by_regime[regime])
         regimes[(regimes != Regime.ELEMENTWISE) & possible] = regime
     return regimes
+
+
+def _total(costs: GroupCosts, regimes: NDArray[np.object_]) -> float:
+    """Predicted nanoseconds of all groups in the given regimes."""
+    return float(sum(costs.by_regime[kind][regimes == kind].sum() for kind in Regime))
 
 
 def _assign(

@@ -44,8 +44,8 @@ def snap1_step(
     num_targets,
     scaled,
     mode,
+    gradient,  # [units * UNIT], unused without GRADIENT
     out,  # [batch, units * UNIT]
-    gradient,  # [units * UNIT]
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     GRADIENT: tl.constexpr,

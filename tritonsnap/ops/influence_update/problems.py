@@ -36,11 +36,12 @@ def snap1_problem(values: int, batch: int, gradient: bool = True) -> Problem:
         random.standard_normal((batch, rows)) if gradient else None,
         (rows, plan.dynamics.nnz, values),
     )
-    outputs: dict[str, tuple[int, ...]] = {"out": (batch, block.mask_values)}
+    outputs: dict[str, tuple[int, ...]] = {}
     if gradient:
         outputs["gradient"] = (block.mask_values,)
     else:
         arguments["gradient"] = np.zeros(1)
+    outputs["out"] = (batch, block.mask_values)
     return Problem(wide(arguments), outputs, {"values": values, "batch": batch})
 
 

@@ -18,6 +18,7 @@ from tritonsnap.plan.blocks import (
     Regime,
     WalkBlock,
 )
+from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.columns import BlockColumns
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.cost import GroupCosts, Target, group_costs, partition
@@ -26,6 +27,7 @@ from tritonsnap.sparsity.pattern import SparsityPattern
 
 Side = Literal["x", "mask"]
 Assignment = tuple[tuple[Regime, NDArray[np.int64]], ...]
+AnyBlock = Block | CanonicalBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,8 @@ class Packing:
     costs
         The predicted cost of each group, on which the regimes were chosen.
     blocks
-        The blocks; every group lies in exactly one.
+        The blocks; every group lies in exactly one. For Triton it is one `CanonicalBlock`, for the
+        others they are those of `tritonsnap.plan.blocks`.
     dynamics_row, dynamics_col : [nnz(dynamics)] or empty
         Position of the entries of D; empty when every block reads D as a dense matrix.
     rows_in_order
@@ -59,7 +62,7 @@ class Packing:
     groups: ColumnGroups
     dynamics: SparsityPattern
     costs: GroupCosts
-    blocks: tuple[Block, ...]
+    blocks: tuple[Any, ...]
     dynamics_row: Any
     dynamics_col: Any
     rows_in_order: bool
@@ -81,6 +84,15 @@ class Packing:
         `regime` forces all groups that are not elementwise into one regime.
         """
         costs = group_costs(groups, dynamics, target)
+        if target.canonical:  # nothing is padded to a common size, so each group has its best
+            chosen = _forced(costs, regime)
+            if regime is None and restricted:  # dense products need a D that has to be made first
+                walk = _forced(costs, Regime.WALK)
+                making = target.element * dynamics.shape[0] * dynamics.shape[1]
+                saving = _total(costs, walk) - _total(costs, chosen)
+                chosen = chosen if saving > making else walk
+            assignment = tuple((kind, np.flatnonzero(chosen == kind)) for kind in Regime)
+            return cls._from_assignment(groups, dynamics, target, costs, assignment, restricted)
         options = (regime,) if regime is not None else (None, Regime.WALK, Regime.DENSE)
         plans = [_assign(groups, costs, target, option) for option in options]
         assignment = min(plans, key=lambda plan: plan[0])[1]
@@ -96,11 +108,16 @@ class Packing:
         assignment: Assignment,
         restricted: bool,
     ) -> Packing:
-        blocks = tuple(
-            _build_block(regime, groups, members, dynamics, target)
-            for regime, members in assignment
+        if target.canonical:
+            blocks: tuple[AnyBlock, ...] = _canonical(groups, assignment, dynamics)
+        else:
+            blocks = tuple(
+                _build_block(regime, groups, members, dynamics, target)
+                for regime, members in assignment
+            )
+        reads_values = restricted or any(
+            regime != Regime.DENSE for regime, members in assignment if len(members)
         )
-        reads_values = restricted or any(block.regime != Regime.DENSE for block in blocks)
         empty = np.empty(0, np.uint16)
         return cls(
             target=target,
@@ -117,7 +134,7 @@ class Packing:
     @cached_property
     def transposed(self) -> Packing:
         """The packing of the transposed plan: X's blocks are this one's M blocks, and back."""
-        assignment = tuple((block.regime, block.groups) for block in self.blocks)
+        assignment = tuple(part for block in self.blocks for part in parts_of(block))
         return self._from_assignment(
             self.groups.transposed,
             self.dynamics.transpose(),
@@ -144,8 +161,9 @@ class Packing:
         content = repr((self.target.name, *patterns, self.restricted))
         hasher = hashlib.blake2b(content.encode(), digest_size=16)
         for block in self.blocks:
-            hasher.update(block.regime.encode())
-            hasher.update(np.ascontiguousarray(block.groups, np.int64).data)
+            for regime, groups in parts_of(block):
+                hasher.update(regime.encode())
+                hasher.update(np.ascontiguousarray(groups, np.int64).data)
         return hasher.hexdigest()
 
     @property
@@ -153,18 +171,20 @@ class Packing:
         """What one product is predicted to take, batch 1, float32."""
         total = self.target.block * len(self.blocks)
         for block in self.blocks:
-            total += self.costs.by_regime[block.regime][block.groups].sum()
+            for regime, groups in parts_of(block):
+                total += self.costs.by_regime[regime][groups].sum()
         return float(total) * 1e-9
 
     @property
     def structure_bytes(self) -> int:
         """Bytes of all index arrays that the packed ops read."""
-        return sum(array.nbytes for array in self.arrays())
+        return sum(array.nbytes for array in {id(array): array for array in self.arrays()}.values())
 
     @property
     def wants_dense(self) -> bool:
         """Whether D is best given as a dense matrix: something gathers it, nothing forbids it."""
-        return not self.restricted and any(b.regime == Regime.DENSE for b in self.blocks)
+        parts = (part for block in self.blocks for part in parts_of(block))
+        return not self.restricted and any(regime == Regime.DENSE for regime, _ in parts)
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""
@@ -187,6 +207,8 @@ class Packing:
     def pack(self, values: Any, side: Side = "x") -> tuple[Any, ...]:
         """Turn flat values ``[..., nnz]`` of X (or of M) into blocks."""
         self.pattern(side).check_values("values", values)
+        if self.target.canonical:
+            return (_end_padded(namespace_of(values), values, self.shapes(side)[0][0]),)
         if library_of(values) == "torch":
             from tritonsnap.plan import torch_layout
 
@@ -223,6 +245,8 @@ class Packing:
                 raise ValueError("`like` must be given to unpack no blocks")
             xp = namespace_of(like)
             return xp.zeros((*like.shape[:-1], self.pattern(side).nnz), dtype=like.dtype)
+        if self.target.canonical:
+            return blocks[0][..., : self.pattern(side).nnz]
         if library_of(*blocks) == "torch":
             from tritonsnap.plan import torch_layout
 
@@ -248,6 +272,8 @@ class Packing:
         num_columns = self.groups.mask.shape[1]
         if not blocks:
             return namespace_of(like).zeros((*like.shape, num_columns), dtype=like.dtype)
+        if self.target.canonical:
+            return blocks[0]
         if library_of(*blocks) == "torch":
             from tritonsnap.plan import torch_layout
 
@@ -353,14 +379,53 @@ def _with_zero(values: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([values, np.zeros((*values.shape[:-1], 1), values.dtype)], axis=-1)
 
 
+def parts_of(block: AnyBlock) -> Assignment:
+    """The groups of a block by the regime in which they are computed."""
+    if isinstance(block, CanonicalBlock):
+        present = [regime for regime in Regime if np.any(block.regime == regime)]
+        return tuple((regime, np.flatnonzero(block.regime == regime)) for regime in present)
+    return ((block.regime, block.groups),)
+
+
+def _canonical(
+    groups: ColumnGroups, assignment: Assignment, dynamics: SparsityPattern
+) -> tuple[CanonicalBlock, ...]:
+    """All groups in one block."""
+    regimes = np.empty(len(groups), object)
+    for regime, members in assignment:
+        regimes[members] = regime
+    return (CanonicalBlock.build(groups, regimes, dynamics),)
+
+
+def _end_padded(xp: Any, values: Any, size: int) -> Any:
+    """`values` with zeros behind the last axis up to `size`; unchanged where nothing is missing."""
+    missing = size - values.shape[-1]
+    if not missing:
+        return values
+    shape = (*values.shape[:-1], missing)
+    zeros = xp.zeros(shape, dtype=values.dtype, device=values.device)
+    return xp.concat([values, zeros], axis=-1)
+
+
+def _forced(costs: GroupCosts, regime: Regime | None) -> NDArray[np.object_]:
+    """The cheapest regimes, but `regime` for all groups that are not elementwise."""
+    regimes = costs.regimes.copy()
+    if regime is not None:
+        possible = np.isfinite(costs.by_regime[regime])
+        regimes[(regimes != Regime.ELEMENTWISE) & possible] = regime
+    return regimes
+
+
+def _total(costs: GroupCosts, regimes: NDArray[np.object_]) -> float:
+    """Predicted nanoseconds of all groups in the given regimes."""
+    return float(sum(costs.by_regime[kind][regimes == kind].sum() for kind in Regime))
+
+
 def _assign(
     groups: ColumnGroups, costs: GroupCosts, target: Target, forced: Regime | None
 ) -> tuple[float, Assignment]:
     """Split groups into blocks; `forced` is the regime of all that are not elementwise."""
-    regimes = costs.regimes.copy()
-    if forced is not None:
-        possible = np.isfinite(costs.by_regime[forced])
-        regimes[(regimes != Regime.ELEMENTWISE) & possible] = forced
+    regimes = _forced(costs, forced)
     columns, written, read = groups.num_columns, groups.mask_sizes, groups.x_sizes
     assignment: list[tuple[Regime, NDArray[np.int64]]] = []
     total = 0.0

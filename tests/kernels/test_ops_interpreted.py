@@ -168,7 +168,7 @@ def test_gradient(case: str, sum_batch: bool) -> None:
 def test_outer_is_the_adjoint_in_d(case: str) -> None:
     plan, _ = CASES[case]
     r, x = random(3, plan.mask.nnz), random(3, plan.mask.nnz) + 1
-    packing = device_packing(plan, r.device)
+    packing = device_packing(plan.packing("triton"), r.device)
     (left,), (right,) = packing.pack(r, "mask"), packing.pack(x, "x")
     found = outer(packing, plan.packing("triton"), left, right)
     full = dense(plan.mask, r) @ dense(plan.mask, x).swapaxes(1, 2)
@@ -184,7 +184,7 @@ def test_snap1_step(in_place: bool) -> None:
     delta = random(batch, rows) + 1
     expected = influence_update(d, j, factors, plan)
     gradient = influence_gradient(delta, expected, plan, sum_batch=True)
-    blocks = device_packing(plan, d.device).pack(j)
+    blocks = device_packing(plan.packing("triton"), d.device).pack(j)
     out = blocks[0] if in_place else None
     (found,), found_gradient = snap1_step(d, blocks, factors, delta, plan, out=out)
     assert (found.data_ptr() == blocks[0].data_ptr()) == in_place
@@ -222,7 +222,7 @@ def test_same_input_same_bits() -> None:
 
 def test_dense_products_of_whole_columns_may_be_in_place() -> None:
     plan = forced(CASES["dense rtrl"][0], Regime.DENSE)
-    assert block_of(device_packing(plan, torch.device("cpu"))).in_place
+    assert block_of(device_packing(plan.packing("triton"), torch.device("cpu"))).in_place
     assert not plan.packing("triton", Regime.WALK).blocks[0].in_place
 
 

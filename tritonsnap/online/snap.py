@@ -151,11 +151,10 @@ class SnAp(Learner):
         ready = self.prepare(params)
         xp = namespace_of(xs)
         packing = self.plan.packing_for(xs)
-        shapes = [(block.columns.num_groups, block.columns.width) for block in packing.blocks]
         start = (
             carry,
             xp.zeros((), dtype=xs.dtype),
-            tuple(xp.zeros(shape, dtype=xs.dtype) for shape in shapes),
+            tuple(xp.zeros(shape, dtype=xs.dtype) for shape in packing.column_shapes()),
             map_tree(xp.zeros_like, readout),
         )
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.canonical import CanonicalBlock
-from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import CanonicalFactors, FactorStructure
 from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.plan.packing import Packing
@@ -23,9 +22,8 @@ _factors: WeakKeyDictionary[FactorStructure, dict[torch.device, CanonicalFactors
 _pairs: WeakKeyDictionary[Packing, dict[torch.device, OuterPairs]] = WeakKeyDictionary()
 
 
-def device_packing(plan: DsmmPlan, device: torch.device) -> Packing:
-    """The plan's packing for Triton, its arrays moved to `device` once."""
-    host = plan.packing("triton")
+def device_packing(host: Packing, device: torch.device) -> Packing:
+    """A packing for Triton, its arrays moved to `device` once."""
     copies = _packings.setdefault(host, {})
     if device not in copies:
         moved: dict[int, Tensor] = {}  # arrays that are one stay one

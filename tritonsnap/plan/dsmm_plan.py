@@ -137,7 +137,10 @@ class DsmmPlan:
 
     def packing_for(self, *arrays: Any) -> Packing:
         """The packing for the library that `arrays` belong to."""
-        return self.packing("xla" if library_of(*arrays) == "jax" else None)
+        library = library_of(*arrays)
+        if library == "torch" and arrays[0].device.type != "cpu":
+            return self.packing("triton")
+        return self.packing("xla" if library == "jax" else None)
 
     def with_packing(self, packing: Packing) -> DsmmPlan:
         """The same plan with `packing` in place of the one it has for that target.

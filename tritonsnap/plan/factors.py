@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
+from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact, signed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.plan.packing import Packing
+from tritonsnap.plan.packing import AnyBlock, Packing
 
 
 class Factors(NamedTuple):
@@ -159,7 +160,7 @@ class FactorStructure:
         return self._layouts[key]
 
     def entries(
-        self, block: Block, packing: Packing
+        self, block: AnyBlock, packing: Packing
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The nonzeros of the immediate Jacobian in a block, one by one.
 
@@ -169,6 +170,8 @@ class FactorStructure:
             Where each lies in the flattened block of M, among the flattened gains, and among the
             sources.
         """
+        if isinstance(block, CanonicalBlock):
+            return self._canonical_entries()
         columns = block.columns.index(np)
         safe = np.minimum(columns, packing.groups.mask.shape[1] - 1)
         num_rows = packing.groups.mask.shape[0]
@@ -186,6 +189,17 @@ class FactorStructure:
         gain = self.target[safe] * np.int64(num_rows) + row
         source = np.broadcast_to(self.source[safe], row.shape)
         return flat[kept], gain[kept], source[kept].astype(np.int64)
+
+    def _canonical_entries(
+        self,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """`entries` of all values in canonical order."""
+        mask = self.plan.mask
+        column = mask.cols.astype(np.int64)
+        place = np.flatnonzero(mask.rows % self.num_units == self.unit[column])
+        rows, column = mask.rows[place].astype(np.int64), column[place]
+        gain = self.target[column] * np.int64(mask.shape[0]) + rows
+        return place, gain, self.source[column].astype(np.int64)
 
     def canonical(self) -> CanonicalFactors:
         """The factors for values in canonical order."""

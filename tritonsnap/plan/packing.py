@@ -212,6 +212,15 @@ class Packing:
         """The shape of each block's values of X or of M, without batch axes."""
         return [block.x_shape if side == "x" else block.mask_shape for block in self.blocks]
 
+    def column_shapes(self) -> list[tuple[int, ...]]:
+        """The shape of one value per column of each block, without batch axes."""
+        return [
+            (self.groups.mask.shape[1],)
+            if isinstance(block, CanonicalBlock)
+            else (block.columns.num_groups, block.columns.width)
+            for block in self.blocks
+        ]
+
     def pack(self, values: Any, side: Side = "x") -> tuple[Any, ...]:
         """Turn flat values ``[..., nnz]`` of X (or of M) into blocks."""
         self.pattern(side).check_values("values", values)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,7 +33,14 @@ class StaticIndex:
         self.places = places.astype(np.int64)
         self.size = size
         content = hashlib.blake2b(self.places.tobytes(), digest_size=16).hexdigest()
+        self._copies: dict[torch.device, Tensor] = {}
         self.digest = f"{content}/{self.places.shape}/{size}"
+
+    def on(self, device: torch.device) -> Tensor:
+        """The places on a device, moved there once."""
+        if device not in self._copies:
+            self._copies[device] = torch.from_numpy(self.places).to(device)
+        return self._copies[device]
 
 
 def static_index(
@@ -110,6 +118,11 @@ class _Take(PlanOperator):
         )
         return [bordered[..., call.options[1].places]]
 
+    def run_on_device(self, call: Call, *operands: Tensor) -> list[Tensor]:
+        values = operands[0]
+        bordered = torch.cat([values, values.new_zeros(*values.shape[:-1], 1)], -1)
+        return [bordered[..., call.options[1].on(values.device)]]
+
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]
     ) -> list[Tensor | None]:
@@ -130,6 +143,19 @@ class _Put(PlanOperator):
         for row in np.ndindex(*lead):
             np.add.at(total[row], index.places.ravel(), values[row].ravel())
         return [total[..., :-1]]
+
+    def run_on_device(self, call: Call, *operands: Tensor) -> list[Tensor]:
+        index, values = call.options[1], operands[0]
+        lead = values.shape[: values.ndim - index.places.ndim]
+        flat = values.reshape(*lead, index.places.size)
+        # a sorted sum for each place: no atomics, so the same bits every time
+        order = torch.argsort(index.on(values.device).ravel(), stable=True)
+        counts = torch.bincount(index.on(values.device).ravel(), minlength=index.size + 1)
+        lengths = counts.expand(*lead, -1).contiguous()
+        total = torch.segment_reduce(
+            flat[..., order].contiguous(), "sum", lengths=lengths, axis=len(lead), initial=0
+        )
+        return [total[..., :-1].contiguous()]
 
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]

@@ -97,6 +97,7 @@ class PlanOperator(ABC):
             device_types="cpu",
             schema="(Tensor[] operands, str call) -> Tensor[]",
         )
+        self.operator.register_kernel("cuda", self._device)
         self.operator.register_fake(self._fake)
         self.operator.register_vmap(self._vmap)
         self.operator.register_autograd(self._backward, setup_context=self._save)
@@ -115,6 +116,11 @@ class PlanOperator(ABC):
     @abstractmethod
     def run(self, call: Call, *operands: NDArray[Any]) -> Sequence[NDArray[Any]]:
         """Compute the outputs in NumPy, in memory of their own."""
+
+    def run_on_device(self, call: Call, *operands: Tensor) -> Sequence[Tensor]:
+        """Compute the outputs on the operands' device; by way of the CPU if not overridden."""
+        found = self.run(call, *(one.cpu().numpy() for one in operands))
+        return [torch.from_numpy(one).to(operands[0].device) for one in found]
 
     @abstractmethod
     def adjoint(
@@ -171,6 +177,10 @@ class PlanOperator(ABC):
         found = self.run(find_call(call), *arrays)
         outputs = [torch.from_numpy(np.ascontiguousarray(array)) for array in found]
         return outputs if wide == dtype else [output.to(dtype) for output in outputs]
+
+    def _device(self, operands: list[Tensor], call: str) -> list[Tensor]:
+        dtype = common_dtype(operands)
+        return list(self.run_on_device(find_call(call), *(one.to(dtype) for one in operands)))
 
     def _fake(self, operands: list[Tensor], call: str) -> list[Tensor]:
         found, dtype = find_call(call), common_dtype(operands)

@@ -12,6 +12,7 @@ from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
 from tritonsnap.ops.influence_gradient import numpy as face
 from tritonsnap.ops.masked_dsmm.torch import torch_packing
 from tritonsnap.plan.blocks import ElementwiseBlock, WalkBlock
+from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
 from tritonsnap.plan.torch_layout import StaticIndex, put, static_index, take
@@ -28,7 +29,7 @@ def influence_gradient(
 ) -> Tensor | tuple[Tensor, ...]:
     """PyTorch face of `tritonsnap.influence_gradient`."""
     check_plan(plan)
-    packing = torch_packing(plan)
+    packing = torch_packing(plan, delta)
     given = read_influence("j", j, packing, "mask")
     check_rows("delta", delta, plan.mask.shape[0], given.batch)
     blocks: tuple[Tensor, ...] = ()
@@ -45,14 +46,20 @@ class _InfluenceGradient(PlanOperator):
         return [[1], [len(shape) for shape in call.packing.shapes("mask")]]
 
     def shapes(self, call: Call) -> list[Shape]:
-        blocks = call.packing.blocks
-        return [(block.columns.num_groups, block.columns.width) for block in blocks]
+        return call.packing.column_shapes()
 
     def lead(self, call: Call, operands: Any) -> Shape:
         return () if call.options[1] else super().lead(call, operands)
 
     def run(self, call: Call, *operands: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         return face.gradient(call.packing, operands[0], operands[1:], call.options[1])
+
+    def run_on_device(self, call: Call, *operands: Tensor) -> tuple[Tensor, ...]:
+        from tritonsnap.ops.influence_gradient.triton import column_gradient
+
+        delta, j = operands
+        batch = super().lead(call, operands)
+        return (column_gradient(call.packing, delta, j, batch, call.options[1]),)
 
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]
@@ -63,6 +70,11 @@ class _InfluenceGradient(PlanOperator):
         of_j = []
         for number, (block, j) in enumerate(zip(packing.blocks, operands[1:], strict=True)):
             rows = _row_index(packing, number)
+            if isinstance(block, CanonicalBlock):
+                grad = take(packing, grads[number].expand(*lead, -1), _column_index(packing))
+                of_delta = of_delta + put(packing, grad * j.conj(), rows)
+                of_j.append(take(packing, delta, rows).conj() * grad)
+                continue
             grad = grads[number].expand(*lead, *grads[number].shape[-2:])
             if isinstance(block, WalkBlock):
                 grad = take(packing, grad.flatten(-2), _owner_index(packing, number))
@@ -91,6 +103,8 @@ def _row_index(packing: Packing, number: int) -> StaticIndex:
 
     def build() -> StaticIndex:
         block = packing.blocks[number]
+        if isinstance(block, CanonicalBlock):
+            return _padded(packing.groups.mask.rows, block, packing.groups.mask.shape[0])
         rows = (
             block.mask_row
             if isinstance(block, (ElementwiseBlock, WalkBlock))
@@ -99,6 +113,24 @@ def _row_index(packing: Packing, number: int) -> StaticIndex:
         return StaticIndex(rows, packing.groups.mask.shape[0])
 
     return static_index(packing, ("rows", number), build)
+
+
+def _column_index(packing: Packing) -> StaticIndex:
+    """The column of each value in canonical order."""
+
+    def build() -> StaticIndex:
+        block, mask = packing.blocks[0], packing.groups.mask
+        assert isinstance(block, CanonicalBlock)
+        return _padded(mask.cols, block, mask.shape[1])
+
+    return static_index(packing, ("columns of values",), build)
+
+
+def _padded(index: NDArray[np.integer], block: CanonicalBlock, size: int) -> StaticIndex:
+    """An index of all values of a block; padding points past the end."""
+    padded = np.full(block.mask_shape, size, np.int64)
+    padded[: len(index)] = index
+    return StaticIndex(padded, size)
 
 
 def _owner_index(packing: Packing, number: int) -> StaticIndex:

@@ -10,6 +10,7 @@ from tritonsnap.ops.device import batch_rows, block_of, device_packing
 from tritonsnap.ops.launch import launch
 from tritonsnap.ops.masked_dsmm.triton import batch_shape, full_batch
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.packing import Packing
 
 
 def influence_gradient(
@@ -21,20 +22,30 @@ def influence_gradient(
     packed: bool = False,
 ) -> Tensor | tuple[Tensor, ...]:
     """`tritonsnap.influence_gradient` on the device of `delta`; packed, one block ``[..., p]``."""
-    from tritonsnap.ops.influence_gradient.kernels import COLUMN_GRADIENT
-
     check_plan(plan)
-    packing = device_packing(plan, delta.device)
+    packing = device_packing(plan.packing("triton"), delta.device)
     given = read_influence("j", j, packing, "mask")
     check_rows("delta", delta, plan.mask.shape[0], given.batch)
     batch = batch_shape(given.batch, delta)
-    values = full_batch(given.blocks[0], batch)
-    num_columns = plan.mask.shape[1]
+    host = plan.packing("triton")
+    result = column_gradient(host, delta, given.blocks[0], batch, sum_batch)
+    return (result,) if packed else result
+
+
+def column_gradient(
+    host: Packing, delta: Tensor, j: Tensor, batch: tuple[int, ...], sum_batch: bool
+) -> Tensor:
+    """delta^T J, ``[*batch, p]``, or ``[p]`` summed over the batch."""
+    from tritonsnap.ops.influence_gradient.kernels import COLUMN_GRADIENT
+
+    packing, mask = device_packing(host, delta.device), host.groups.mask
+    values = full_batch(j, batch)
+    num_columns = mask.shape[1]
     gradient = values.new_empty(1 if sum_batch else len(values), num_columns)
     arguments = gradient_arguments(
         block_of(packing), batch_rows(delta, 1, batch), values, num_columns
     )
-    mean_rows = plan.mask.nnz / max(num_columns, 1)
+    mean_rows = mask.nnz / max(num_columns, 1)
     rows = next(rows for rows in (1, 4, 16) if mean_rows <= rows or rows == 16)
     launch(
         COLUMN_GRADIENT[rows, sum_batch],
@@ -42,5 +53,4 @@ def influence_gradient(
         {"columns": num_columns, "batch": len(values)},
         values.dtype,
     )
-    result = gradient[0] if sum_batch else gradient.reshape(*batch, num_columns)
-    return (result,) if packed else result
+    return gradient[0] if sum_batch else gradient.reshape(*batch, num_columns)

@@ -40,7 +40,7 @@ def influence_update(
     """PyTorch face of `tritonsnap.influence_update`."""
     check_plan(plan)
     check_precision(precision)
-    packing = torch_packing(plan)
+    packing = torch_packing(plan, d)
     given = read_influence("j", j, packing, "x")
     form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
@@ -91,6 +91,16 @@ class _InfluenceUpdate(PlanOperator):
         factors = Factors(gains, sources, structure)
         dynamics = Dynamics(d, form, call.packing, np)
         return face.update(call.packing, dynamics, tuple(blocks), factors, scale)
+
+    def run_on_device(self, call: Call, *operands: Tensor) -> tuple[Tensor, ...]:
+        from tritonsnap.ops.influence_update.triton import factored_update
+
+        _, form, scaled, precision, structure = call.options
+        gains, sources, d, *rest = operands
+        scale = rest[0] if scaled else None
+        factors = Factors(gains, sources, structure)
+        batch = self.lead(call, operands)
+        return (factored_update(call.packing, d, form, rest[-1], factors, scale, batch, precision),)
 
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]

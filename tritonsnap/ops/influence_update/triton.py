@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tritonsnap.ops.arguments import (
+    Form,
     Influence,
     check_plan,
     check_precision,
@@ -112,7 +113,7 @@ def _read(
 ) -> tuple[Packing, Influence, DeviceDynamics, Addend, tuple[int, ...]]:
     """The checked operands of a step, and the batch axes of its result."""
     check_plan(plan)
-    packing = device_packing(plan, d.device)
+    packing = device_packing(plan.packing("triton"), d.device)
     given = read_influence("j", j, packing, "x")
     form = dynamics_form(d, plan, given.batch)
     lead = [given.batch, tuple(d.shape[: -2 if form == "dense" else -1])]
@@ -130,16 +131,40 @@ def _read(
     if row_scale is not None:
         scale = batch_rows(row_scale, 1, batch)
     if isinstance(immediate, Factors):
-        columns = device_factors(immediate.structure, d.device)
-        addend = Addend(
-            mode=1,
-            gains=batch_rows(immediate.gains.flatten(-2), 1, batch),
-            sources=batch_rows(immediate.sources, 1, batch),
-            column_gain=columns.column_gain,
-            column_source=columns.column_source,
-            num_units=immediate.structure.num_units,
-            row_scale=scale,
-        )
+        addend = factored_addend(immediate, scale, batch)
     else:
         addend = Addend(mode=2, added=full_batch(added.blocks[0], batch), row_scale=scale)
     return packing, given, DeviceDynamics(d, form, packing, batch), addend, batch
+
+
+def factored_addend(immediate: Factors, row_scale: Tensor | None, batch: tuple[int, ...]) -> Addend:
+    """The factored immediate Jacobian as the kernels add it; `row_scale` is [batch or 1, m]."""
+    columns = device_factors(immediate.structure, immediate.gains.device)
+    return Addend(
+        mode=1,
+        gains=batch_rows(immediate.gains.flatten(-2), 1, batch),
+        sources=batch_rows(immediate.sources, 1, batch),
+        column_gain=columns.column_gain,
+        column_source=columns.column_source,
+        num_units=immediate.structure.num_units,
+        row_scale=row_scale,
+    )
+
+
+def factored_update(
+    host: Packing,
+    d: Tensor,
+    form: Form,
+    j: Tensor,
+    immediate: Factors,
+    row_scale: Tensor | None,
+    batch: tuple[int, ...],
+    precision: str,
+) -> Tensor:
+    """The block of M * (D J) + I, ``[*batch, padded nnz(mask)]``."""
+    packing = device_packing(host, d.device)
+    scale = None if row_scale is None else batch_rows(row_scale, 1, batch)
+    addend = factored_addend(immediate, scale, batch)
+    dynamics = DeviceDynamics(d, form, packing, batch)
+    out = product(packing, dynamics, full_batch(j, batch), addend, precision)
+    return out.reshape(*batch, out.shape[-1])

@@ -37,7 +37,7 @@ def masked_dsmm(
     """PyTorch face of `tritonsnap.masked_dsmm`."""
     check_plan(plan)
     check_precision(precision)
-    packing = torch_packing(plan)
+    packing = torch_packing(plan, d)
     given = read_influence("x", x, packing, "x")
     form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
@@ -46,15 +46,16 @@ def masked_dsmm(
     return packing.unpack(blocks, like=given.values) if given.flat else blocks
 
 
-def torch_packing(plan: DsmmPlan) -> Packing:
-    """The packing that tensors have, in a way that `torch.compile` can follow."""
-    _build_packing(plan)
-    return plan.packing()
+def torch_packing(plan: DsmmPlan, like: Tensor) -> Packing:
+    """The packing that tensors on the device of `like` have, as `torch.compile` can follow it."""
+    target = None if like.device.type == "cpu" else "triton"
+    _build_packing(plan, target)
+    return plan.packing(target)
 
 
 @torch.compiler.assume_constant_result
-def _build_packing(plan: DsmmPlan) -> int:
-    return len(plan.packing().digest)
+def _build_packing(plan: DsmmPlan, target: str | None) -> int:
+    return len(plan.packing(target).digest)
 
 
 def product(
@@ -87,6 +88,16 @@ class _MaskedDsmm(PlanOperator):
         scale, blocks = (operands[1], operands[2:]) if scaled else (None, operands[1:])
         dynamics = Dynamics(operands[0], form, call.packing, np)
         return face.product(call.packing, dynamics, blocks, scale)
+
+    def run_on_device(self, call: Call, *operands: Tensor) -> tuple[Tensor, ...]:
+        from tritonsnap.ops.masked_dsmm.triton import scaled_product
+
+        _, form, scaled, precision = call.options
+        scale = operands[1] if scaled else None
+        batch = self.lead(call, operands)
+        return (
+            scaled_product(call.packing, operands[0], form, operands[-1], scale, batch, precision),
+        )
 
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]

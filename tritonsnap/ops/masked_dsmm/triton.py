@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tritonsnap.ops.arguments import (
+    Form,
     check_plan,
     check_precision,
     check_rows,
@@ -31,18 +32,33 @@ def masked_dsmm(
     """`tritonsnap.masked_dsmm` on the device of `d`; blocks are those of the target "triton"."""
     check_plan(plan)
     check_precision(precision)
-    packing = device_packing(plan, d.device)
+    packing = device_packing(plan.packing("triton"), d.device)
     given = read_influence("x", x, packing, "x")
     form = dynamics_form(d, plan, given.batch)
-    addend = Addend()
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
-        addend = Addend(row_scale=batch_rows(row_scale, 1, given.batch))
     batch = batch_shape(given.batch, d.shape[: -2 if form == "dense" else -1], row_scale)
-    dynamics = DeviceDynamics(d, form, packing, batch)
-    out = product(packing, dynamics, full_batch(given.blocks[0], batch), addend, precision)
-    blocks = (out.reshape(*batch, out.shape[-1]),)
+    host = plan.packing("triton")
+    blocks = (scaled_product(host, d, form, given.blocks[0], row_scale, batch, precision),)
     return packing.unpack(blocks) if given.flat else blocks
+
+
+def scaled_product(
+    host: Packing,
+    d: Tensor,
+    form: Form,
+    x: Tensor,
+    row_scale: Tensor | None,
+    batch: tuple[int, ...],
+    precision: str,
+) -> Tensor:
+    """The block of M * (diag(row_scale) D X), ``[*batch, padded nnz(mask)]``."""
+    packing = device_packing(host, d.device)
+    scale = None if row_scale is None else batch_rows(row_scale, 1, batch)
+    dynamics = DeviceDynamics(d, form, packing, batch)
+    addend = Addend() if scale is None else Addend(row_scale=scale)
+    out = product(packing, dynamics, full_batch(x, batch), addend, precision)
+    return out.reshape(*batch, out.shape[-1])
 
 
 def product(

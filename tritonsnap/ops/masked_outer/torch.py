@@ -26,7 +26,7 @@ def masked_outer(
     """PyTorch face of `tritonsnap.masked_outer`."""
     check_plan(plan)
     check_form(form)
-    packing = torch_packing(plan)
+    packing = torch_packing(plan, r if isinstance(r, Tensor) else r[0])
     left, right = read_pair(r, x, packing)
     if not packing.blocks:
         lead = torch.broadcast_shapes(left.batch, right.batch)
@@ -50,6 +50,12 @@ class _MaskedOuter(PlanOperator):
     def run(self, call: Call, *operands: NDArray[Any]) -> list[NDArray[Any]]:
         num = len(call.packing.blocks)
         return [face.outer(call.packing, operands[:num], operands[num:], call.options[1])]
+
+    def run_on_device(self, call: Call, *operands: Tensor) -> list[Tensor]:
+        from tritonsnap.ops.masked_outer.triton import entries_of_outer
+
+        r, x = operands
+        return [entries_of_outer(call.packing, r, x, self.lead(call, operands), call.options[1])]
 
     def adjoint(
         self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]

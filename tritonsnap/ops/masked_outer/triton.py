@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from tritonsnap.ops.arguments import Form
 from tritonsnap.ops.canonical import outer_arguments
-from tritonsnap.ops.device import block_of, device_pairs
+from tritonsnap.ops.device import block_of, device_packing, device_pairs
 from tritonsnap.ops.launch import launch
+from tritonsnap.ops.masked_dsmm.triton import full_batch
 from tritonsnap.plan.packing import Packing
 
 
@@ -29,3 +32,21 @@ def outer(packing: Packing, host: Packing, r: Tensor, x: Tensor) -> Tensor:
     sizes = {"entries": num_entries, "batch": len(r)}
     launch(OUTER_WALK, {**arguments, "out": out}, sizes, r.dtype)
     return out
+
+
+def entries_of_outer(
+    host: Packing, r: Tensor, x: Tensor, batch: tuple[int, ...], form: Form
+) -> Tensor:
+    """``R X^T`` as the values of D, ``[*batch, nnz(dynamics)]``, or as a dense matrix."""
+    packing = device_packing(host, r.device)
+    values = outer(packing, host, full_batch(r, batch), full_batch(x, batch))
+    values = values.reshape(*batch, values.shape[-1])
+    if form == "values":
+        return values
+    pattern = host.dynamics
+    rows, cols = (
+        torch.from_numpy(part.astype("int64")).to(r.device) for part in (pattern.rows, pattern.cols)
+    )
+    matrix = values.new_zeros(*batch, *pattern.shape)
+    matrix[..., rows, cols] = values
+    return matrix

@@ -1,0 +1,108 @@
+"""The torch operators with the kernels that they run on a GPU: values and derivatives.
+
+Tensors lie on the CPU here, so the operators are made to take them for a GPU's.
+"""
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+
+from tritonsnap.ops.influence_gradient import influence_gradient
+from tritonsnap.ops.influence_update import influence_update
+from tritonsnap.ops.masked_dsmm import masked_dsmm
+from tritonsnap.ops.masked_outer import masked_outer
+from tritonsnap.plan import DsmmPlan, torch_layout
+from tritonsnap.plan.factors import Factors, FactorStructure
+from tritonsnap.plan.torch_operator import PlanOperator
+from tritonsnap.sparsity import SparsityPattern, snap_pattern
+
+FACES = {
+    name: importlib.import_module(f"tritonsnap.ops.{name}.torch")
+    for name in ("masked_dsmm", "masked_outer", "influence_update", "influence_gradient")
+}
+
+
+def network(order: int) -> tuple[DsmmPlan, FactorStructure]:
+    """A small network with one parameter for each weight."""
+    weights = SparsityPattern.random((12, 12), 0.2, 3)
+    unit = np.sort(weights.rows)
+    immediate = SparsityPattern.from_coo(unit, np.arange(len(unit)), (12, len(unit)))
+    dynamics = weights | SparsityPattern.identity(12)
+    mask = snap_pattern(dynamics, immediate, order)
+    plan = DsmmPlan(mask, mask, dynamics)
+    source = np.arange(len(unit)) % 5
+    return plan, FactorStructure(plan, unit, np.zeros_like(unit), source, 12, 1, 5)
+
+
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all operators run their device kernels, on the plans' packings for Triton."""
+    for face in FACES.values():
+        monkeypatch.setattr(face, "torch_packing", lambda plan, like: plan.packing("triton"))
+        for operator in vars(face).values():
+            if isinstance(operator, PlanOperator):
+                monkeypatch.setattr(operator, "operator", operator._device)
+    for operator in vars(torch_layout).values():
+        if isinstance(operator, PlanOperator):
+            monkeypatch.setattr(operator, "operator", operator._device)
+    monkeypatch.setattr(PlanOperator, "_cpu", PlanOperator._device)
+
+
+def results(plan: DsmmPlan, structure: FactorStructure) -> dict[str, list[torch.Tensor]]:
+    """Outputs of all ops on flat values, and the gradients of their sums times noise."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        tensor = torch.randn(*shape, dtype=torch.float64, generator=generator)
+        return tensor.requires_grad_()
+
+    nnz, rows = plan.mask.nnz, plan.mask.shape[0]
+    d, j, r, delta = random(3, plan.dynamics.nnz), random(3, nnz), random(3, nnz), random(3, rows)
+    full, shared, scale = random(3, rows, rows), random(plan.dynamics.nnz), random(3, rows)
+    gains, sources = random(3, 1, rows), random(3, 5)
+    calls = {
+        "product": (lambda: masked_dsmm(d, j, plan), (d, j)),
+        "dense": (lambda: masked_dsmm(full, j, plan), (full, j)),
+        "scaled": (lambda: masked_dsmm(shared, j, plan, row_scale=scale), (shared, j, scale)),
+        "outer": (lambda: masked_outer(r, j, plan), (r, j)),
+        "outer, dense": (lambda: masked_outer(r, j, plan, form="dense"), (r, j)),
+        "update": (
+            lambda: influence_update(d, j, Factors(gains, sources, structure), plan),
+            (d, j, gains, sources),
+        ),
+        "gradient": (lambda: influence_gradient(delta, j, plan), (delta, j)),
+        "gradient, summed": (
+            lambda: influence_gradient(delta, j, plan, sum_batch=True),
+            (delta, j),
+        ),
+    }
+    found = {}
+    for name, (call, operands) in calls.items():
+        output = call()
+        noise = torch.randn(output.shape, dtype=torch.float64, generator=generator)
+        gradients = torch.autograd.grad((output * noise).sum(), operands)
+        with torch.no_grad():
+            plain = call()
+        found[name] = [output.detach(), plain, *gradients]
+    return found
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_device_kernels_equal_the_cpu_with_derivatives(
+    order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, structure = network(order)
+    expected = results(plan, structure)
+    on_device(monkeypatch)
+    launched: list[str] = []
+    for module in ("masked_dsmm", "masked_outer", "influence_gradient"):
+        launcher = importlib.import_module(f"tritonsnap.ops.{module}.triton")
+        plain = launcher.launch
+        monkeypatch.setattr(
+            launcher, "launch", lambda *args, m=module, f=plain: (launched.append(m), f(*args))
+        )
+    for name, tensors in results(plan, structure).items():
+        for one, other in zip(tensors, expected[name], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, msg=name)
+    assert set(launched) == {"masked_dsmm", "masked_outer", "influence_gradient"}

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
 
 from benchmarks.naive import NaiveDsmm
 from benchmarks.traffic.model import Kernel, Run
 from benchmarks.traffic.problem import Problem
+from tritonsnap.ops.device import block_of
+from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
+from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
+from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.factors import Factors, FactorStructure
+from tritonsnap.plan.packing import parts_of
+
+INFLUENCE = ("x", "out")
 
 
 def _naive(problem: Problem) -> Run:
@@ -16,6 +27,56 @@ def _naive(problem: Problem) -> Run:
     return Run(lambda: naive(d, j), ("p_x", "p_out"), naive.flops * problem.batch)
 
 
-NAIVE = Kernel("naive", _naive)
+def _ours(step: Callable[[Problem, DsmmPlan, torch.Tensor], object]) -> Callable[[Problem], Run]:
+    """A step on a plan, with D given in the form that its kernels read."""
 
-KERNELS = (NAIVE,)
+    def prepare(problem: Problem) -> Run:
+        plan = DsmmPlan(problem.mask, problem.mask, problem.dynamics)
+        packing = plan.packing("triton")
+        d = torch.zeros(problem.batch, plan.dynamics.nnz)
+        columns = plan.groups.num_columns
+        flops = 0
+        for regime, groups in parts_of(block_of(packing)):
+            if regime != Regime.DENSE:  # the recorder counts tl.dot
+                flops += 2 * int((packing.costs.nonzeros * columns)[groups].sum())
+        return Run(lambda: step(problem, plan, d), INFLUENCE, flops * problem.batch)
+
+    return prepare
+
+
+def _packed(problem: Problem, plan: DsmmPlan) -> tuple[torch.Tensor, ...]:
+    return (torch.zeros(problem.batch, *plan.packing("triton").shapes("x")[0]),)
+
+
+def _factors(problem: Problem, plan: DsmmPlan) -> Factors:
+    """The immediate Jacobian of the weights, each of which multiplies a unit of the state."""
+    hidden = problem.dynamics.shape[0]
+    rows, cols = problem.dynamics.rows, problem.dynamics.cols
+    order = np.argsort(rows, kind="stable")
+    source = cols[order][np.isin(rows[order], np.unique(problem.unit))]
+    target = np.zeros_like(problem.unit)
+    structure = FactorStructure(plan, problem.unit, target, source, hidden, 1, hidden)
+    gains, sources = torch.zeros(problem.batch, 1, hidden), torch.zeros(problem.batch, hidden)
+    return Factors(gains, sources, structure)
+
+
+def _product(problem: Problem, plan: DsmmPlan, d: torch.Tensor) -> object:
+    return masked_dsmm(d, _packed(problem, plan), plan)
+
+
+def _update(problem: Problem, plan: DsmmPlan, d: torch.Tensor) -> object:
+    return influence_update(d, _packed(problem, plan), _factors(problem, plan), plan)
+
+
+def _snap1(problem: Problem, plan: DsmmPlan, d: torch.Tensor) -> object:
+    delta = torch.zeros(problem.batch, problem.dynamics.shape[0])
+    return snap1_step(d, _packed(problem, plan), _factors(problem, plan), delta, plan)
+
+
+NAIVE = Kernel("naive", _naive)
+MASKED_DSMM = Kernel("masked_dsmm", _ours(_product))
+INFLUENCE_UPDATE = Kernel("influence_update", _ours(_update))
+SNAP1_STEP = Kernel("snap1_step", _ours(_snap1))
+
+KERNELS = (NAIVE, MASKED_DSMM, INFLUENCE_UPDATE)
+"""Those of the sweep."""

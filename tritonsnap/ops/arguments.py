@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.plan.packing import Packing, Side
+from tritonsnap.plan.flat_values import Side
+from tritonsnap.plan.packing import Packing
 
 Form = Literal["values", "dense"]
 PRECISIONS = ("ieee", "tf32x3", "tf32")

@@ -110,6 +110,8 @@ class Kernel:
         it fits the device.
     wide_loads, wide_stores : bool
         Whether it moves 16 bytes a thread; tests read it off the compiled kernel.
+    wide_dtypes : tuple of str
+        The dtypes for which `wide_loads` and `wide_stores` hold; all, if empty.
     dots : bool
         Whether it uses `tl.dot`, so tensor cores wherever the precision allows them.
     max_registers : int
@@ -132,6 +134,7 @@ class Kernel:
     shared_bytes: Callable[[Config, str], int] | None = None
     wide_loads: bool = False
     wide_stores: bool = False
+    wide_dtypes: tuple[str, ...] = ()
     dots: bool = False
     max_registers: int = 128
 

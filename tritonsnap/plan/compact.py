@@ -15,3 +15,12 @@ def compact(index: NDArray[np.integer]) -> NDArray[Any]:
         if top <= np.iinfo(dtype).max:
             return index.astype(dtype)
     return index.astype(np.int64)
+
+
+def signed(index: NDArray[np.integer]) -> NDArray[Any]:
+    """The same in the first of uint8, int16, int32, int64 that holds them: Triton's types."""
+    top = int(index.max(initial=0))
+    for dtype in (np.uint8, np.int16, np.int32):
+        if top <= np.iinfo(dtype).max:
+            return index.astype(dtype)
+    return index.astype(np.int64)

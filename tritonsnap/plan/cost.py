@@ -22,7 +22,8 @@ class Target:
     Attributes
     ----------
     name
-        "numpy" (NumPy alone), "scipy" (NumPy with SciPy's compiled CSR product) or "xla".
+        "numpy" (NumPy alone), "scipy" (NumPy with SciPy's compiled CSR product), "xla", or
+        "triton" (a GPU: nanoseconds of the whole device, so that they add up).
     element
         Per value, to read, scale and write it.
     multiply_add
@@ -52,6 +53,11 @@ class Target:
     most_blocks: int
 
     @property
+    def canonical(self) -> bool:
+        """Whether it computes on values in canonical order, in one block."""
+        return self.name == "triton"
+
+    @property
     def by_row(self) -> bool:
         """Whether walks hold their nonzeros by row (CSR) instead of by classes of rows."""
         return self.name == "scipy"
@@ -63,6 +69,9 @@ TARGETS = {
         Target("numpy", 0.35, 0.022, 700.0, 2.5, 12.0, 1.6, 15_000.0, 8),
         Target("scipy", 0.35, 0.022, 700.0, 2.5, 3.0, 0.25, 30_000.0, 8),
         Target("xla", 0.35, 0.05, 900.0, 2.5, 3.0, 0.6, 10_000.0, 4),
+        # from the traffic model of an H200: 8 bytes an element at 4.3 TB/s; of the L1 bytes, at
+        # some 14 TB/s, 32 a gathered entry of D and 40 a walked one
+        Target("triton", 0.0019, 0.00006, 1.0, 0.0023, 0.0003, 0.0029, 3_000.0, 1),
     )
 }
 

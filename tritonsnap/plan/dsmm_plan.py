@@ -19,7 +19,7 @@ from tritonsnap.arrays import library_of
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.plan.blocks import Regime
 from tritonsnap.plan.cost import TARGETS
-from tritonsnap.plan.packing import Packing
+from tritonsnap.plan.packing import Packing, parts_of
 from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -115,7 +115,7 @@ class DsmmPlan:
         Parameters
         ----------
         target
-            "numpy", "scipy" or "xla"; by default the best for NumPy arrays on this machine.
+            One of `TARGETS`; by default the best for NumPy arrays on this machine.
         regime
             Forces the regime of all groups that have more than one row, to compare regimes.
 
@@ -145,7 +145,7 @@ class DsmmPlan:
         A packing for "numpy" or "scipy" also becomes the one for NumPy arrays.
         """
         plan = copy.copy(self)
-        if packing.target.name != "xla":
+        if packing.target.name in ("numpy", "scipy"):
             plan._default_target = packing.target.name
         plan._packings = {**self._packings, (packing.target.name, None): packing}
         plan._transposed = None
@@ -188,11 +188,10 @@ class DsmmPlan:
             self.groups.mask_sizes,
             self.groups.x_sizes,
         )
-        for block in packing.blocks:
-            g = block.groups
-            if block.regime == Regime.ELEMENTWISE:
+        for regime, g in (part for block in packing.blocks for part in parts_of(block)):
+            if regime == Regime.ELEMENTWISE:
                 total += int(columns[g].sum())
-            elif block.regime == Regime.WALK:
+            elif regime == Regime.WALK:
                 total += 2 * int((packing.costs.nonzeros[g] * columns[g]).sum())
             else:
                 total += 2 * int((written[g] * read[g] * columns[g]).sum())

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
-from tritonsnap.plan.compact import compact
+from tritonsnap.plan.compact import compact, signed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
 
@@ -75,6 +75,25 @@ class FactorBlock:
 
 
 @dataclass(frozen=True, eq=False)
+class CanonicalFactors:
+    """The factors of all columns of a `CanonicalBlock`, in their order.
+
+    Attributes
+    ----------
+    column_gain : [p]
+        ``target * rows + unit``: where the column's gain for the first part lies. Where every
+        column has one row: the target alone, or one past the last if the row is not the unit's.
+    column_source : [p]
+        The source that the column multiplies.
+    """
+
+    column_gain: Any
+    column_source: Any
+
+    ARRAYS: ClassVar = ("column_gain", "column_source")
+
+
+@dataclass(frozen=True, eq=False)
 class FactorStructure:
     """Which gain and which source the immediate Jacobian of each parameter has.
 
@@ -101,7 +120,7 @@ class FactorStructure:
     num_targets: int
     num_sources: int
     host: FactorStructure | None = field(default=None, repr=False)
-    _layouts: dict[str, tuple[FactorBlock, ...]] = field(default_factory=dict, repr=False)
+    _layouts: dict[str, tuple[Any, ...]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         num_columns = self.plan.mask.shape[1]
@@ -167,6 +186,20 @@ class FactorStructure:
         gain = self.target[safe] * np.int64(num_rows) + row
         source = np.broadcast_to(self.source[safe], row.shape)
         return flat[kept], gain[kept], source[kept].astype(np.int64)
+
+    def canonical(self) -> CanonicalFactors:
+        """The factors for values in canonical order."""
+        key = "canonical"
+        if key not in self._layouts:
+            mask = self.plan.mask
+            gain = self.target.astype(np.int64) * mask.shape[0] + self.unit
+            if self.plan.packing("triton").blocks[0].elementwise:
+                gain = np.where(
+                    mask.rows % self.num_units == self.unit, self.target, self.num_targets
+                )
+            self._layouts[key] = (CanonicalFactors(signed(gain), signed(self.source)),)
+        factors: CanonicalFactors = self._layouts[key][0]
+        return factors
 
     def with_layout(
         self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import library_of, namespace_of
+from tritonsnap.plan.assignment import Assignment, assign, build_block, force, total_cost
 from tritonsnap.plan.blocks import (
     Block,
     DenseBlock,
@@ -18,14 +19,23 @@ from tritonsnap.plan.blocks import (
     Regime,
     WalkBlock,
 )
-from tritonsnap.plan.columns import BlockColumns
+from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact
-from tritonsnap.plan.cost import GroupCosts, Target, group_costs, partition
+from tritonsnap.plan.cost import GroupCosts, Target, group_costs
+from tritonsnap.plan.flat_values import (
+    FlatPlaces,
+    Side,
+    end_padded,
+    from_stretches,
+    into_stretches,
+    put,
+    put_slice,
+    value_index,
+)
 from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 
-Side = Literal["x", "mask"]
-Assignment = tuple[tuple[Regime, NDArray[np.int64]], ...]
+AnyBlock = Block | CanonicalBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +54,8 @@ class Packing:
     costs
         The predicted cost of each group, on which the regimes were chosen.
     blocks
-        The blocks; every group lies in exactly one.
+        The blocks; every group lies in exactly one. For Triton it is one `CanonicalBlock`, for the
+        others they are those of `tritonsnap.plan.blocks`.
     dynamics_row, dynamics_col : [nnz(dynamics)] or empty
         Position of the entries of D; empty when every block reads D as a dense matrix.
     rows_in_order
@@ -59,7 +70,7 @@ class Packing:
     groups: ColumnGroups
     dynamics: SparsityPattern
     costs: GroupCosts
-    blocks: tuple[Block, ...]
+    blocks: tuple[Any, ...]
     dynamics_row: Any
     dynamics_col: Any
     rows_in_order: bool
@@ -81,8 +92,17 @@ class Packing:
         `regime` forces all groups that are not elementwise into one regime.
         """
         costs = group_costs(groups, dynamics, target)
+        if target.canonical:  # nothing is padded to a common size, so each group has its best
+            chosen = force(costs, regime)
+            if regime is None and restricted:  # dense products need a D that has to be made first
+                walk = force(costs, Regime.WALK)
+                making = target.element * dynamics.shape[0] * dynamics.shape[1]
+                saving = total_cost(costs, walk) - total_cost(costs, chosen)
+                chosen = chosen if saving > making else walk
+            assignment = tuple((kind, np.flatnonzero(chosen == kind)) for kind in Regime)
+            return cls._from_assignment(groups, dynamics, target, costs, assignment, restricted)
         options = (regime,) if regime is not None else (None, Regime.WALK, Regime.DENSE)
-        plans = [_assign(groups, costs, target, option) for option in options]
+        plans = [assign(groups, costs, target, option) for option in options]
         assignment = min(plans, key=lambda plan: plan[0])[1]
         return cls._from_assignment(groups, dynamics, target, costs, assignment, restricted)
 
@@ -96,11 +116,16 @@ class Packing:
         assignment: Assignment,
         restricted: bool,
     ) -> Packing:
-        blocks = tuple(
-            _build_block(regime, groups, members, dynamics, target)
-            for regime, members in assignment
+        if target.canonical:
+            blocks: tuple[AnyBlock, ...] = _canonical(groups, assignment, dynamics)
+        else:
+            blocks = tuple(
+                build_block(regime, groups, members, dynamics, target)
+                for regime, members in assignment
+            )
+        reads_values = restricted or any(
+            regime != Regime.DENSE for regime, members in assignment if len(members)
         )
-        reads_values = restricted or any(block.regime != Regime.DENSE for block in blocks)
         empty = np.empty(0, np.uint16)
         return cls(
             target=target,
@@ -117,7 +142,7 @@ class Packing:
     @cached_property
     def transposed(self) -> Packing:
         """The packing of the transposed plan: X's blocks are this one's M blocks, and back."""
-        assignment = tuple((block.regime, block.groups) for block in self.blocks)
+        assignment = tuple(part for block in self.blocks for part in parts_of(block))
         return self._from_assignment(
             self.groups.transposed,
             self.dynamics.transpose(),
@@ -144,8 +169,9 @@ class Packing:
         content = repr((self.target.name, *patterns, self.restricted))
         hasher = hashlib.blake2b(content.encode(), digest_size=16)
         for block in self.blocks:
-            hasher.update(block.regime.encode())
-            hasher.update(np.ascontiguousarray(block.groups, np.int64).data)
+            for regime, groups in parts_of(block):
+                hasher.update(regime.encode())
+                hasher.update(np.ascontiguousarray(groups, np.int64).data)
         return hasher.hexdigest()
 
     @property
@@ -153,18 +179,20 @@ class Packing:
         """What one product is predicted to take, batch 1, float32."""
         total = self.target.block * len(self.blocks)
         for block in self.blocks:
-            total += self.costs.by_regime[block.regime][block.groups].sum()
+            for regime, groups in parts_of(block):
+                total += self.costs.by_regime[regime][groups].sum()
         return float(total) * 1e-9
 
     @property
     def structure_bytes(self) -> int:
         """Bytes of all index arrays that the packed ops read."""
-        return sum(array.nbytes for array in self.arrays())
+        return sum(array.nbytes for array in {id(array): array for array in self.arrays()}.values())
 
     @property
     def wants_dense(self) -> bool:
         """Whether D is best given as a dense matrix: something gathers it, nothing forbids it."""
-        return not self.restricted and any(b.regime == Regime.DENSE for b in self.blocks)
+        parts = (part for block in self.blocks for part in parts_of(block))
+        return not self.restricted and any(regime == Regime.DENSE for regime, _ in parts)
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""
@@ -187,6 +215,8 @@ class Packing:
     def pack(self, values: Any, side: Side = "x") -> tuple[Any, ...]:
         """Turn flat values ``[..., nnz]`` of X (or of M) into blocks."""
         self.pattern(side).check_values("values", values)
+        if self.target.canonical:
+            return (end_padded(namespace_of(values), values, self.shapes(side)[0][0]),)
         if library_of(values) == "torch":
             from tritonsnap.plan import torch_layout
 
@@ -199,7 +229,7 @@ class Packing:
             self.blocks, self.shapes(side), self._value_indices(side, xp), strict=True
         ):
             if index is None:
-                packed.append(_from_stretches(xp, values, block.columns, shape, side))
+                packed.append(from_stretches(xp, values, block.columns, shape, side))
                 continue
             if values.shape[-1] == 0:
                 packed.append(xp.zeros((*values.shape[:-1], *shape), dtype=values.dtype))
@@ -223,6 +253,8 @@ class Packing:
                 raise ValueError("`like` must be given to unpack no blocks")
             xp = namespace_of(like)
             return xp.zeros((*like.shape[:-1], self.pattern(side).nnz), dtype=like.dtype)
+        if self.target.canonical:
+            return blocks[0][..., : self.pattern(side).nnz]
         if library_of(*blocks) == "torch":
             from tritonsnap.plan import torch_layout
 
@@ -235,9 +267,9 @@ class Packing:
             self.blocks, blocks, shapes, self._value_indices(side, xp), strict=True
         ):
             if index is None:
-                whole = _into_stretches(whole, values, block.columns, shape, side)
+                whole = into_stretches(whole, values, block.columns, shape, side)
             else:
-                whole = _put(whole, index, inside, values)
+                whole = put(whole, index, inside, values)
         return whole
 
     def unpack_columns(self, blocks: tuple[Any, ...], like: Any = None) -> Any:
@@ -248,6 +280,8 @@ class Packing:
         num_columns = self.groups.mask.shape[1]
         if not blocks:
             return namespace_of(like).zeros((*like.shape, num_columns), dtype=like.dtype)
+        if self.target.canonical:
+            return blocks[0]
         if library_of(*blocks) == "torch":
             from tritonsnap.plan import torch_layout
 
@@ -258,13 +292,13 @@ class Packing:
             columns = block.columns
             if columns.stretches is None:
                 index = columns.index(xp)
-                whole = _put(whole, index, index < num_columns, values)
+                whole = put(whole, index, index < num_columns, values)
                 continue
             begin = 0
             for stretch in columns.stretches:
                 piece = values[..., begin : begin + stretch.length]
                 flat = piece.reshape(*piece.shape[:-2], piece.shape[-2] * piece.shape[-1])
-                whole = _put_slice(whole, stretch.column, flat)
+                whole = put_slice(whole, stretch.column, flat)
                 begin += stretch.length
         return whole
 
@@ -296,214 +330,35 @@ class Packing:
 
     def _value_indices(self, side: Side, xp: Any) -> list[tuple[Any, Any]]:
         """Per block the place of each packed value among the flat ones, and where it has one."""
-        return [_value_index(block, side, xp) for block in self.blocks]
+        return [value_index(block, side, xp) for block in self.blocks]
 
     def _flat_places(self, side: Side) -> FlatPlaces:
         if side not in self._flat:
-            self._flat[side] = FlatPlaces.build(self, side)
+            self._flat[side] = FlatPlaces.build(
+                cast("tuple[Block, ...]", self.blocks),
+                self.shapes(side),
+                side,
+                self.pattern(side).nnz,
+            )
         return self._flat[side]
 
 
-@dataclass(frozen=True, eq=False)
-class FlatPlaces:
-    """How flat and packed values of a NumPy packing correspond, as two gathers.
-
-    Made on first use of flat values, and not part of the structure that packed ops read.
-
-    Attributes
-    ----------
-    of_block
-        For each block the places among the flat values, shaped as the block; nnz at padding.
-    of_value : [nnz]
-        The place of each flat value among all packed ones; their number where no block has it.
-    """
-
-    of_block: tuple[NDArray[np.int64], ...]
-    of_value: NDArray[np.int64]
-
-    @classmethod
-    def build(cls, packing: Packing, side: Side) -> FlatPlaces:
-        """Look up all places."""
-        nnz = packing.pattern(side).nnz
-        of_block = []
-        for block, shape, (index, inside) in zip(
-            packing.blocks, packing.shapes(side), packing._value_indices(side, np), strict=True
-        ):
-            if index is None:
-                index = _from_stretches(np, np.arange(nnz), block.columns, shape, side)
-            of_block.append(index if inside is None else np.where(inside, index, nnz))
-        together = np.concatenate([index.ravel() for index in of_block])
-        of_value = np.full(nnz + 1, len(together), np.int64)
-        of_value[together] = np.arange(len(together))
-        return cls(tuple(of_block), of_value[:nnz])
-
-    def pack(self, values: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        """Blocks of flat values ``[..., nnz]``."""
-        bordered = _with_zero(values)
-        return tuple(np.take(bordered, index, axis=-1) for index in self.of_block)
-
-    def unpack(self, blocks: tuple[NDArray[Any], ...], batch: tuple[int, ...]) -> NDArray[Any]:
-        """Flat values of blocks."""
-        zero = np.zeros((*batch, 1), blocks[0].dtype)
-        together = [block.reshape(*batch, -1) for block in blocks]
-        return np.take(np.concatenate([*together, zero], axis=-1), self.of_value, axis=-1)
+def parts_of(block: AnyBlock) -> Assignment:
+    """The groups of a block by the regime in which they are computed."""
+    if isinstance(block, CanonicalBlock):
+        present = [regime for regime in Regime if np.any(block.regime == regime)]
+        return tuple((regime, np.flatnonzero(block.regime == regime)) for regime in present)
+    return ((block.regime, block.groups),)
 
 
-def _with_zero(values: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate([values, np.zeros((*values.shape[:-1], 1), values.dtype)], axis=-1)
-
-
-def _assign(
-    groups: ColumnGroups, costs: GroupCosts, target: Target, forced: Regime | None
-) -> tuple[float, Assignment]:
-    """Split groups into blocks; `forced` is the regime of all that are not elementwise."""
-    regimes = costs.regimes.copy()
-    if forced is not None:
-        possible = np.isfinite(costs.by_regime[forced])
-        regimes[(regimes != Regime.ELEMENTWISE) & possible] = forced
-    columns, written, read = groups.num_columns, groups.mask_sizes, groups.x_sizes
-    assignment: list[tuple[Regime, NDArray[np.int64]]] = []
-    total = 0.0
-
-    def split(members: NDArray[np.int64], regime: Regime) -> None:
-        nonlocal total
-        price = costs.by_regime[regime]
-        padded = np.full(len(price), 1.0)
-
-        def cost(items: NDArray[np.int64]) -> float:
-            block = members[items]
-            most = columns[block].max()
-            if regime == Regime.DENSE:
-                rows, inner = written[block].max(), read[block].max()
-                entry = target.gather + target.multiply_add * most
-                each = target.product + rows * (inner * entry + target.element * most)
-                return float(len(block) * each)
-            padded[block] = most / np.maximum(columns[block], 1)
-            return float((price[block] * padded[block]).sum())
-
-        keys = (
-            (written * read * 4096 + columns)[members]
-            if regime == Regime.DENSE
-            else columns[members]
-        )
-        for items in partition(keys, cost, target.most_blocks, target.block):
-            total += cost(items) + target.block
-            assignment.append((regime, members[items]))
-
-    single = regimes == Regime.ELEMENTWISE
-    for segment in np.unique(groups.segment[single]):
-        split(np.flatnonzero(single & (groups.segment == segment)), Regime.ELEMENTWISE)
-    for regime in (Regime.DENSE, Regime.WALK):
-        members = np.flatnonzero(regimes == regime)
-        if len(members):
-            split(members, regime)
-    return total, tuple(assignment)
-
-
-def _build_block(
-    regime: Regime,
-    groups: ColumnGroups,
-    members: NDArray[np.int64],
-    dynamics: SparsityPattern,
-    target: Target,
-) -> Block:
-    if regime == Regime.ELEMENTWISE:
-        return ElementwiseBlock.build(groups, members, dynamics)
-    if regime == Regime.WALK:
-        return WalkBlock.build(groups, members, dynamics, target.by_row)
-    return DenseBlock.build(groups, members)
-
-
-def _value_index(block: Block, side: Side, xp: Any) -> tuple[Any, Any]:
-    """Where each packed value lies among the flat ones; None where stretches imply it.
-
-    Returns
-    -------
-    index : the block's shape
-    inside : bool, the block's shape, or None where nothing is padding
-    """
-    if block.columns.stretches is not None:
-        return None, None
-    start, inside = block.columns.value_starts(xp, side)
-    if isinstance(block, ElementwiseBlock):
-        index = start
-    elif isinstance(block, WalkBlock):
-        indptr = block.x_indptr if side == "x" else block.mask_indptr
-        num_rows = block.x_shape[0] if side == "x" else block.mask_shape[0]
-        begin = indptr.astype(start.dtype)  # uint would wrap below
-        row = xp.arange(num_rows)
-        owner = xp.searchsorted(begin, row, side="right") - 1
-        index = start[owner] + (row - begin[owner])[:, None]
-        inside = inside[owner]
-    else:
-        support = block.x_support if side == "x" else block.mask_support
-        size = (block.columns.x_size if side == "x" else block.columns.mask_size)[:, None]
-        row = xp.arange(support.shape[1])
-        index = start[:, None, :] + row[:, None]
-        inside = inside[:, None, :] & (row < size)[:, :, None]
-    index = xp.where(inside, index, 0)
-    if xp is np and bool(inside.all()):
-        return index, None
-    return index, inside
-
-
-def _from_stretches(
-    xp: Any, values: Any, columns: BlockColumns, shape: tuple[int, ...], side: Side
-) -> Any:
-    groups, rows = _stretch_rows(columns, shape)
-    pieces = []
-    for stretch in columns.stretches or ():
-        begin = stretch.x_value if side == "x" else stretch.mask_value
-        flat = values[..., begin : begin + groups * stretch.length * rows]
-        piece = flat.reshape(*values.shape[:-1], groups, stretch.length, rows)
-        pieces.append(xp.swapaxes(piece, -1, -2))
-    joined = pieces[0] if len(pieces) == 1 else xp.concatenate(pieces, axis=-1)
-    return (
-        xp.ascontiguousarray(joined.reshape(*values.shape[:-1], *shape))
-        if xp is np
-        else (joined.reshape(*values.shape[:-1], *shape))
-    )
-
-
-def _into_stretches(
-    whole: Any, values: Any, columns: BlockColumns, shape: tuple[int, ...], side: Side
-) -> Any:
-    groups, rows = _stretch_rows(columns, shape)
-    batch = whole.shape[:-1]
-    values = values.reshape(*batch, groups, rows, columns.width)
-    begin = 0
-    for stretch in columns.stretches or ():
-        piece = values[..., begin : begin + stretch.length].swapaxes(-1, -2)
-        flat = piece.reshape(*batch, groups * stretch.length * rows)
-        first = stretch.x_value if side == "x" else stretch.mask_value
-        whole = _put_slice(whole, first, flat)
-        begin += stretch.length
-    return whole
-
-
-def _stretch_rows(columns: BlockColumns, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Groups, and rows in each, of a block whose groups are all alike."""
-    groups = columns.num_groups
-    return groups, int(np.prod(shape[:-1], dtype=np.int64)) // max(groups, 1)
-
-
-def _put(whole: Any, index: Any, inside: Any, values: Any) -> Any:
-    """`whole` with ``whole[..., index] = values`` where `inside`; NumPy writes in place."""
-    if library_of(whole) == "numpy":
-        if inside is None:
-            whole[..., index] = values
-        else:
-            whole[..., index[inside]] = values[..., inside]
-        return whole
-    target = index if inside is None else namespace_of(whole).where(inside, index, whole.shape[-1])
-    return whole.at[..., target].set(values, mode="drop", unique_indices=inside is None)
-
-
-def _put_slice(whole: Any, begin: int, values: Any) -> Any:
-    if library_of(whole) == "numpy":
-        whole[..., begin : begin + values.shape[-1]] = values
-        return whole
-    return whole.at[..., begin : begin + values.shape[-1]].set(values)
+def _canonical(
+    groups: ColumnGroups, assignment: Assignment, dynamics: SparsityPattern
+) -> tuple[CanonicalBlock, ...]:
+    """All groups in one block."""
+    regimes = np.empty(len(groups), object)
+    for regime, members in assignment:
+        regimes[members] = regime
+    return (CanonicalBlock.build(groups, regimes, dynamics),)
 
 
 def collect(node: Any) -> list[Any]:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tritonsnap.plan.packing import Packing, Side
+from tritonsnap.plan.flat_values import Side
+from tritonsnap.plan.packing import Packing
 from tritonsnap.plan.torch_operator import Call, PlanOperator, Shape, call_key
 
 

@@ -5,10 +5,17 @@ import torch
 
 from benchmarks.roofline import DEVICES, H200
 from benchmarks.traffic.__main__ import main
-from benchmarks.traffic.kernels import KERNELS, NAIVE
+from benchmarks.traffic.kernels import (
+    INFLUENCE_UPDATE,
+    KERNELS,
+    MASKED_DSMM,
+    NAIVE,
+    SNAP1_STEP,
+)
 from benchmarks.traffic.model import Kernel, Run, measure_traffic
 from benchmarks.traffic.problem import snap_problem
 from tests.benchmarks.interpreter.toy_kernels import copy_kernel
+from tritonsnap.plan import DsmmPlan
 
 
 def _copy(problem):
@@ -73,3 +80,31 @@ def test_command_writes_one_report_with_ratios(tmp_path, capsys):
     assert {f"roofline {gpu.name}" for gpu in DEVICES} <= {
         row["parameters"]["quantity"] for row in naive
     }
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("density", [1e-4, 0.003, 0.02])
+@pytest.mark.parametrize("kernel", [MASKED_DSMM, INFLUENCE_UPDATE], ids=lambda kernel: kernel.name)
+def test_moves_less_than_the_naive_kernel(kernel, density, batch):
+    problem = snap_problem(hidden=1024, density=density, batch=batch)
+    traffic = measure_traffic(kernel, problem, programs=24)
+    naive = measure_traffic(NAIVE, problem, programs=24)
+    assert traffic.influence.efficiency >= 0.8
+    most = 0.5 if density >= 0.01 else 1
+    assert traffic.l1_ratio <= most * naive.l1_ratio
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_fused_snap1_step_moves_the_influence_once(batch):
+    problem = snap_problem(hidden=1024, density=1.0, batch=batch, order=1)
+    traffic = measure_traffic(SNAP1_STEP, problem, programs=3)
+    assert 32 * traffic.influence.sectors <= 1.01 * traffic.influence_bytes
+    assert traffic.l2_ratio <= 1.05 + 1 / batch
+
+
+@pytest.mark.parametrize("density", [0.01, 0.03, 0.1])
+def test_structure_costs_little(density):
+    problem = snap_problem(hidden=1024, density=density, batch=8, most_nonzeros=1 << 19)
+    plan = DsmmPlan(problem.mask, problem.mask, problem.dynamics)
+    values = 4 * problem.batch * problem.mask.nnz
+    assert plan.packing("triton").structure_bytes < 0.05 * values

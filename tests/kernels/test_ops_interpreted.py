@@ -1,0 +1,235 @@
+"""The ops on torch tensors as a GPU runs them, against dense float64 products."""
+
+import numpy as np
+import pytest
+import torch
+
+from tritonsnap.ops.device import block_of, device_packing
+from tritonsnap.ops.influence_gradient.triton import influence_gradient
+from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
+from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
+from tritonsnap.ops.masked_outer.triton import outer
+from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.factors import Factors, FactorStructure
+from tritonsnap.sparsity import SparsityPattern, snap_pattern
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory holds NaN, so an unwritten output fails."""
+
+    plain = torch.Tensor.new_empty
+
+    def new_empty(tensor, *size, **options):
+        fresh = plain(tensor, *size, **options)
+        return fresh.fill_(torch.nan) if fresh.is_floating_point() else fresh
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+
+
+def network(hidden: int, density: float, order: int | None, parts: int = 1):
+    """The plan of a network with two maps into each unit, and the factors of its weights."""
+    random = np.random.default_rng(hidden)
+    states = parts * hidden
+    weights = SparsityPattern.random((hidden, hidden), density, 1)
+    dynamics = SparsityPattern.identity(states)
+    for i in range(parts):
+        for j in range(parts):
+            shifted = SparsityPattern.from_coo(
+                weights.rows + i * hidden, weights.cols + j * hidden, (states, states)
+            )
+            dynamics = dynamics | shifted
+    unit = np.concatenate([np.sort(weights.rows), np.arange(hidden)])  # the second are biases
+    target = np.repeat([0, 1], [weights.nnz, hidden])
+    source = random.integers(0, hidden + 1, len(unit))
+    rows = np.concatenate([unit + part * hidden for part in range(parts)])
+    immediate = SparsityPattern.from_coo(
+        rows, np.tile(np.arange(len(unit)), parts), (states, len(unit))
+    )
+    mask = snap_pattern(dynamics, immediate, order)
+    plan = DsmmPlan(mask, mask, dynamics)
+    structure = FactorStructure(plan, unit, target, source, hidden, 2, hidden + 1)
+    return plan, structure
+
+
+CASES = {
+    "snap1": network(20, 0.2, 1),
+    "snap1 of two parts": network(9, 0.3, 1, parts=2),
+    "snap2": network(30, 0.1, 2),
+    "snap3": network(24, 0.06, 3),
+    "snap2 of two parts": network(12, 0.15, 2, parts=2),
+    "rtrl": network(20, 0.2, None),
+    "dense rtrl": network(16, 1.0, None),
+}
+
+
+def random(*shape: int, dtype=torch.float64) -> torch.Tensor:
+    seed = sum(shape)
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).to(dtype)
+
+
+def dense(pattern: SparsityPattern, values: torch.Tensor) -> np.ndarray:
+    return np.stack([pattern.to_dense(row) for row in values.double().numpy()])
+
+
+def expect_close(found: torch.Tensor, expected: np.ndarray, dtype=torch.float64) -> None:
+    assert found.dtype == dtype
+    scale = np.abs(expected).max(initial=1e-300)
+    np.testing.assert_allclose(
+        found.double().numpy(), expected, rtol=0, atol=TOLERANCE[dtype] * scale
+    )
+
+
+def factored(structure: FactorStructure, gains: torch.Tensor, sources: torch.Tensor) -> np.ndarray:
+    """[batch, m, p]: the immediate Jacobian multiplied out."""
+    rows, columns = structure.plan.mask.shape
+    result = np.zeros((len(gains), rows, columns))
+    for part in range(rows // structure.num_units):
+        row = structure.unit + part * structure.num_units
+        gain = gains.double().numpy()[:, structure.target, row]
+        result[:, row, np.arange(columns)] = gain * sources.double().numpy()[:, structure.source]
+    return result
+
+
+@pytest.fixture(params=[None, Regime.WALK, Regime.DENSE], ids=["chosen", "walk", "dense"])
+def regime(request: pytest.FixtureRequest) -> Regime | None:
+    return request.param
+
+
+def forced(plan: DsmmPlan, regime: Regime | None) -> DsmmPlan:
+    return plan.with_packing(plan.packing("triton", regime))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("case", CASES)
+def test_update_with_factors(case: str, regime: Regime | None, dtype: torch.dtype) -> None:
+    host, structure = CASES[case]
+    plan = forced(host, regime)
+    rows, batch = plan.mask.shape[0], 3
+    d = random(batch, plan.dynamics.nnz, dtype=dtype)
+    j = random(batch, plan.mask.nnz, dtype=dtype)
+    gains, sources = random(batch, 2, rows, dtype=dtype), random(batch, rows + 1, dtype=dtype)
+    sources = sources[:, : structure.num_sources].contiguous()
+    scale = random(rows, dtype=dtype)
+    found = influence_update(d, j, Factors(gains, sources, structure), plan, row_scale=scale)
+    full = scale.double().numpy()[:, None] * dense(plan.dynamics, d) @ dense(plan.mask, j)
+    full += factored(structure, gains, sources)
+    expect_close(found, plan.mask.values_of(full), dtype)
+
+
+@pytest.mark.parametrize("case", ["snap1", "snap2", "rtrl", "snap2 of two parts"])
+def test_update_with_values_and_a_dense_d(case: str, regime: Regime | None) -> None:
+    plan = forced(CASES[case][0], regime)
+    rows = plan.mask.shape[0]
+    d = random(2, rows, rows)
+    j, immediate = random(2, plan.mask.nnz), random(2, plan.mask.nnz) + 1
+    found = influence_update(d, j, immediate, plan)
+    kept = d.numpy() * plan.dynamics.to_dense()
+    full = kept @ dense(plan.mask, j) + dense(plan.mask, immediate)
+    expect_close(found, plan.mask.values_of(full))
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (2, 3)])
+@pytest.mark.parametrize("seed", range(3))
+def test_product_of_random_patterns(
+    seed: int, lead: tuple[int, ...], regime: Regime | None
+) -> None:
+    x = SparsityPattern.random((17, 90), 0.2 + 0.3 * seed, seed)
+    mask = SparsityPattern.random((13, 90), 0.5 - 0.2 * seed, seed + 9)
+    plan = forced(DsmmPlan(x, mask), regime)
+    d, values = random(13, 17), random(*lead, x.nnz)
+    found = masked_dsmm(d, values, plan)
+    full = d.numpy() @ dense(x, values.reshape(-1, x.nnz))
+    expect_close(found, mask.values_of(full).reshape(*lead, mask.nnz))
+
+
+def test_adjoint_is_the_product_on_the_transposed_plan(regime: Regime | None) -> None:
+    x, mask = SparsityPattern.random((17, 50), 0.3, 1), SparsityPattern.random((13, 50), 0.4, 2)
+    plan = forced(DsmmPlan(x, mask), regime)
+    d, r = random(2, 13, 17), random(2, mask.nnz)
+    found = masked_dsmm(d.mT.contiguous(), r, plan.transpose())
+    full = d.mT.numpy() @ dense(mask, r)
+    expect_close(found, x.values_of(full))
+
+
+@pytest.mark.parametrize("sum_batch", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_gradient(case: str, sum_batch: bool) -> None:
+    plan, _ = CASES[case]
+    j, delta = random(3, plan.mask.nnz), random(3, plan.mask.shape[0])
+    found = influence_gradient(delta, j, plan, sum_batch=sum_batch)
+    expected = np.einsum("bs,bsp->bp", delta.numpy(), dense(plan.mask, j))
+    expect_close(found, expected.sum(axis=0) if sum_batch else expected)
+
+
+@pytest.mark.parametrize("case", ["snap1", "snap2", "rtrl", "snap2 of two parts"])
+def test_outer_is_the_adjoint_in_d(case: str) -> None:
+    plan, _ = CASES[case]
+    r, x = random(3, plan.mask.nnz), random(3, plan.mask.nnz) + 1
+    packing = device_packing(plan, r.device)
+    (left,), (right,) = packing.pack(r, "mask"), packing.pack(x, "x")
+    found = outer(packing, plan.packing("triton"), left, right)
+    full = dense(plan.mask, r) @ dense(plan.mask, x).swapaxes(1, 2)
+    expect_close(found, plan.dynamics.values_of(full))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_snap1_step(in_place: bool) -> None:
+    plan, structure = CASES["snap1"]
+    batch, rows = 5, plan.mask.shape[0]
+    d, j = random(batch, plan.dynamics.nnz), random(batch, plan.mask.nnz)
+    factors = Factors(random(batch, 2, rows), random(batch, rows + 1), structure)
+    delta = random(batch, rows) + 1
+    expected = influence_update(d, j, factors, plan)
+    gradient = influence_gradient(delta, expected, plan, sum_batch=True)
+    blocks = device_packing(plan, d.device).pack(j)
+    out = blocks[0] if in_place else None
+    (found,), found_gradient = snap1_step(d, blocks, factors, delta, plan, out=out)
+    assert (found.data_ptr() == blocks[0].data_ptr()) == in_place
+    expect_close(found[:, : plan.mask.nnz], expected.numpy())
+    expect_close(found_gradient, gradient.numpy())
+
+
+def test_snap1_step_refuses_longer_columns() -> None:
+    plan, structure = CASES["snap2"]
+    factors = Factors(random(2, 30), random(31), structure)
+    with pytest.raises(ValueError, match="`plan` must have one row in every column"):
+        snap1_step(random(plan.dynamics.nnz), random(plan.mask.nnz), factors, random(30), plan)
+
+
+@pytest.mark.parametrize("case", ["snap1", "snap2", "dense rtrl"])
+def test_nan_stays_in_its_batch_row(case: str, regime: Regime | None) -> None:
+    host, structure = CASES[case]
+    plan = forced(host, regime)
+    rows = plan.mask.shape[0]
+    j = random(3, plan.mask.nnz)
+    factors = Factors(random(3, 2, rows), random(3, structure.num_sources), structure)
+    d = random(3, plan.dynamics.nnz)
+    clean = influence_update(d, j, factors, plan)
+    j[1] = torch.nan
+    found = influence_update(d, j, factors, plan)
+    assert torch.equal(found[[0, 2]], clean[[0, 2]])
+    assert found[1].isnan().any()
+
+
+def test_same_input_same_bits() -> None:
+    plan, _ = CASES["snap2"]
+    d, j = random(4, plan.dynamics.nnz), random(4, plan.mask.nnz)
+    assert torch.equal(masked_dsmm(d, j, plan), masked_dsmm(d, j, plan))
+
+
+def test_dense_products_of_whole_columns_may_be_in_place() -> None:
+    plan = forced(CASES["dense rtrl"][0], Regime.DENSE)
+    assert block_of(device_packing(plan, torch.device("cpu"))).in_place
+    assert not plan.packing("triton", Regime.WALK).blocks[0].in_place
+
+
+def test_aligned_dense_products() -> None:
+    mask = SparsityPattern.full((64, 80))
+    plan = DsmmPlan(mask, mask)
+    assert plan.packing("triton", Regime.DENSE).blocks[0].aligned
+    d, j = random(2, 64, 64), random(2, mask.nnz)
+    found = masked_dsmm(d, j, forced(plan, Regime.DENSE))
+    expect_close(found, mask.values_of(d.numpy() @ dense(mask, j)))

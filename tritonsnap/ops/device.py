@@ -1,0 +1,112 @@
+"""Plans and operands on a torch device, as the kernels on canonical values read them."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from tritonsnap.ops.arguments import Form
+from tritonsnap.plan.canonical import CanonicalBlock
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import CanonicalFactors, FactorStructure
+from tritonsnap.plan.outer_pairs import OuterPairs
+from tritonsnap.plan.packing import Packing
+
+_packings: WeakKeyDictionary[Packing, dict[torch.device, Packing]] = WeakKeyDictionary()
+_factors: WeakKeyDictionary[FactorStructure, dict[torch.device, CanonicalFactors]] = (
+    WeakKeyDictionary()
+)
+
+_pairs: WeakKeyDictionary[Packing, dict[torch.device, OuterPairs]] = WeakKeyDictionary()
+
+
+def device_packing(plan: DsmmPlan, device: torch.device) -> Packing:
+    """The plan's packing for Triton, its arrays moved to `device` once."""
+    host = plan.packing("triton")
+    copies = _packings.setdefault(host, {})
+    if device not in copies:
+        moved: dict[int, Tensor] = {}  # arrays that are one stay one
+        arrays = host.arrays()
+        for array in arrays:
+            moved.setdefault(id(array), torch.from_numpy(array.copy()).to(device))
+        copies[device] = host.with_arrays([moved[id(array)] for array in arrays])
+    return copies[device]
+
+
+def device_factors(structure: FactorStructure, device: torch.device) -> CanonicalFactors:
+    """The factors' arrays, moved to `device` once."""
+    copies = _factors.setdefault(structure, {})
+    if device not in copies:
+        host = structure.canonical()
+        copies[device] = CanonicalFactors(
+            torch.from_numpy(host.column_gain.copy()).to(device),
+            torch.from_numpy(host.column_source.copy()).to(device),
+        )
+    return copies[device]
+
+
+def device_pairs(host: Packing, device: torch.device) -> OuterPairs:
+    """The pairs of a packing for Triton, listed and moved to `device` once."""
+    copies = _pairs.setdefault(host, {})
+    if device not in copies:
+        pairs = OuterPairs.build(host)
+        moved = {
+            name: torch.from_numpy(getattr(pairs, name)).to(device) for name in OuterPairs.ARRAYS
+        }
+        copies[device] = OuterPairs(**moved)
+    return copies[device]
+
+
+def block_of(packing: Packing) -> CanonicalBlock:
+    """The one block of a packing for Triton."""
+    (block,) = packing.blocks
+    assert isinstance(block, CanonicalBlock)
+    return block
+
+
+def batch_rows(array: Tensor, own_axes: int, batch: tuple[int, ...]) -> Tensor:
+    """A contiguous ``[batch, ...]``; ``[1, ...]`` where all batch rows share it."""
+    own = array.shape[array.ndim - own_axes :]
+    lead = array.shape[: array.ndim - own_axes]
+    if all(size == 1 for size in lead):
+        return array.reshape(1, *own).contiguous()
+    return array.expand(*batch, *own).reshape(-1, *own).contiguous()
+
+
+class DeviceDynamics:
+    """One D, given dense or as values, as what the kernels read."""
+
+    def __init__(self, d: Tensor, form: Form, packing: Packing, batch: tuple[int, ...]) -> None:
+        self._given = batch_rows(d, 2 if form == "dense" else 1, batch)
+        self._form = form
+        self._packing = packing
+
+    @property
+    def values(self) -> Tensor:
+        """The values, ``[batch or 1, nnz(dynamics)]``."""
+        if self._form == "values":
+            return self._given
+        rows, cols = self._index()
+        return self._given[:, rows, cols].contiguous()
+
+    @property
+    def dense(self) -> Tensor:
+        """The matrix, ``[batch or 1, m, k]``."""
+        if self._form == "dense" and not self._packing.restricted:
+            return self._given
+        values = self.values
+        rows, cols = self._index()
+        matrix = values.new_zeros(len(values), *self._packing.dynamics.shape)
+        matrix[:, rows, cols] = values
+        return matrix
+
+    def _index(self) -> tuple[Tensor, Tensor]:
+        pattern, packing = self._packing.dynamics, self._packing
+        found: list[Any] = [packing.dynamics_row, packing.dynamics_col]
+        if len(found[0]) != pattern.nnz:  # no kernel reads values: the packing left them out
+            found = [torch.from_numpy(part.copy()) for part in (pattern.rows, pattern.cols)]
+        device = self._given.device
+        return found[0].to(device, torch.int64), found[1].to(device, torch.int64)

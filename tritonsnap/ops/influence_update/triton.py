@@ -1,0 +1,145 @@
+"""`influence_update` and the fused SnAp-1 step on a GPU: torch tensors go to Triton kernels."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tritonsnap.ops.arguments import (
+    Influence,
+    check_plan,
+    check_precision,
+    check_rows,
+    dynamics_form,
+    read_influence,
+)
+from tritonsnap.ops.canonical import Addend, snap1_arguments
+from tritonsnap.ops.device import (
+    DeviceDynamics,
+    batch_rows,
+    block_of,
+    device_factors,
+    device_packing,
+)
+from tritonsnap.ops.influence_update.factors import check_factors
+from tritonsnap.ops.launch import launch
+from tritonsnap.ops.masked_dsmm.triton import batch_shape, full_batch, product
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import Factors
+from tritonsnap.plan.packing import Packing
+
+Immediate = Tensor | tuple[Tensor, ...] | Factors
+
+
+def influence_update(
+    d: Tensor,
+    j: Tensor | tuple[Tensor, ...],
+    immediate: Immediate,
+    plan: DsmmPlan,
+    *,
+    row_scale: Tensor | None = None,
+    precision: str = "ieee",
+) -> Tensor | tuple[Tensor, ...]:
+    """`tritonsnap.influence_update` on the device of `d`; blocks are those of "triton"."""
+    check_precision(precision)
+    packing, given, dynamics, addend, batch = _read(d, j, immediate, plan, row_scale)
+    out = product(packing, dynamics, full_batch(given.blocks[0], batch), addend, precision)
+    blocks = (out.reshape(*batch, out.shape[-1]),)
+    return packing.unpack(blocks) if given.flat else blocks
+
+
+def snap1_step(
+    d: Tensor,
+    j: Tensor | tuple[Tensor, ...],
+    immediate: Immediate,
+    delta: Tensor,
+    plan: DsmmPlan,
+    *,
+    row_scale: Tensor | None = None,
+    out: Tensor | None = None,
+) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
+    """One SnAp-1 step and its gradient; J is read once and written once.
+
+    Equal to `influence_update` and, of what that returns, `influence_gradient` with
+    ``sum_batch=True``.
+
+    Parameters
+    ----------
+    d, j, immediate, plan, row_scale
+        As of `tritonsnap.influence_update`; every column of the plan has one row.
+    delta : [..., m]
+        The gradient of the loss with respect to the new state.
+    out : [batch, padded values], optional
+        Where to write the new influence; may be the block of `j`.
+
+    Returns
+    -------
+    influence
+        In the form that `j` had.
+    gradient : [p]
+        Summed over the batch.
+    """
+    from tritonsnap.ops.influence_update.kernels import SNAP1_STEP
+
+    packing, given, dynamics, addend, batch = _read(d, j, immediate, plan, row_scale)
+    block = block_of(packing)
+    if not block.elementwise:
+        raise ValueError("`plan` must have one row in every column for `snap1_step`")
+    check_rows("delta", delta, plan.mask.shape[0], given.batch)
+    x = full_batch(given.blocks[0], batch)
+    out = x.new_empty(x.shape) if out is None else out
+    gradient = x.new_empty(block.mask_values)
+    values = plan.mask.nnz
+    arguments = snap1_arguments(
+        block,
+        dynamics.values,
+        x,
+        addend,
+        full_batch(delta, batch),
+        (plan.mask.shape[0], plan.dynamics.nnz, values),
+    )
+    outputs = {"out": out, "gradient": gradient}
+    launch(SNAP1_STEP, {**arguments, **outputs}, {"values": values, "batch": len(x)}, x.dtype)
+    blocks = (out.reshape(*batch, out.shape[-1]),)
+    return packing.unpack(blocks) if given.flat else blocks, gradient[:values]
+
+
+def _read(
+    d: Tensor,
+    j: Tensor | tuple[Tensor, ...],
+    immediate: Immediate,
+    plan: DsmmPlan,
+    row_scale: Tensor | None,
+) -> tuple[Packing, Influence, DeviceDynamics, Addend, tuple[int, ...]]:
+    """The checked operands of a step, and the batch axes of its result."""
+    check_plan(plan)
+    packing = device_packing(plan, d.device)
+    given = read_influence("j", j, packing, "x")
+    form = dynamics_form(d, plan, given.batch)
+    lead = [given.batch, tuple(d.shape[: -2 if form == "dense" else -1])]
+    scale = None
+    if row_scale is not None:
+        check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
+        lead.append(tuple(row_scale.shape[:-1]))
+    if isinstance(immediate, Factors):
+        check_factors(immediate, plan, given.batch)
+        lead += [tuple(immediate.gains.shape[:-2]), tuple(immediate.sources.shape[:-1])]
+    else:
+        added = read_influence("immediate", immediate, packing, "mask")
+        lead.append(added.batch)
+    batch = batch_shape(*lead)
+    if row_scale is not None:
+        scale = batch_rows(row_scale, 1, batch)
+    if isinstance(immediate, Factors):
+        columns = device_factors(immediate.structure, d.device)
+        addend = Addend(
+            mode=1,
+            gains=batch_rows(immediate.gains.flatten(-2), 1, batch),
+            sources=batch_rows(immediate.sources, 1, batch),
+            column_gain=columns.column_gain,
+            column_source=columns.column_source,
+            num_units=immediate.structure.num_units,
+            row_scale=scale,
+        )
+    else:
+        addend = Addend(mode=2, added=full_batch(added.blocks[0], batch), row_scale=scale)
+    return packing, given, DeviceDynamics(d, form, packing, batch), addend, batch

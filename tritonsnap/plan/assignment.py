@@ -1,0 +1,86 @@
+"""Which groups are computed together: regimes chosen by cost, blocks of similar size."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, Regime, WalkBlock
+from tritonsnap.plan.cost import GroupCosts, Target, partition
+from tritonsnap.sparsity.groups import ColumnGroups
+from tritonsnap.sparsity.pattern import SparsityPattern
+
+Assignment = tuple[tuple[Regime, NDArray[np.int64]], ...]
+
+
+def assign(
+    groups: ColumnGroups, costs: GroupCosts, target: Target, forced: Regime | None
+) -> tuple[float, Assignment]:
+    """Split groups into blocks; `forced` is the regime of all that are not elementwise."""
+    regimes = force(costs, forced)
+    columns, written, read = groups.num_columns, groups.mask_sizes, groups.x_sizes
+    assignment: list[tuple[Regime, NDArray[np.int64]]] = []
+    total = 0.0
+
+    def split(members: NDArray[np.int64], regime: Regime) -> None:
+        nonlocal total
+        price = costs.by_regime[regime]
+        padded = np.full(len(price), 1.0)
+
+        def cost(items: NDArray[np.int64]) -> float:
+            block = members[items]
+            most = columns[block].max()
+            if regime == Regime.DENSE:
+                rows, inner = written[block].max(), read[block].max()
+                entry = target.gather + target.multiply_add * most
+                each = target.product + rows * (inner * entry + target.element * most)
+                return float(len(block) * each)
+            padded[block] = most / np.maximum(columns[block], 1)
+            return float((price[block] * padded[block]).sum())
+
+        keys = (
+            (written * read * 4096 + columns)[members]
+            if regime == Regime.DENSE
+            else columns[members]
+        )
+        for items in partition(keys, cost, target.most_blocks, target.block):
+            total += cost(items) + target.block
+            assignment.append((regime, members[items]))
+
+    single = regimes == Regime.ELEMENTWISE
+    for segment in np.unique(groups.segment[single]):
+        split(np.flatnonzero(single & (groups.segment == segment)), Regime.ELEMENTWISE)
+    for regime in (Regime.DENSE, Regime.WALK):
+        members = np.flatnonzero(regimes == regime)
+        if len(members):
+            split(members, regime)
+    return total, tuple(assignment)
+
+
+def force(costs: GroupCosts, regime: Regime | None) -> NDArray[np.object_]:
+    """The cheapest regimes, but `regime` for all groups that are not elementwise."""
+    regimes = costs.regimes.copy()
+    if regime is not None:
+        possible = np.isfinite(costs.by_regime[regime])
+        regimes[(regimes != Regime.ELEMENTWISE) & possible] = regime
+    return regimes
+
+
+def total_cost(costs: GroupCosts, regimes: NDArray[np.object_]) -> float:
+    """Predicted nanoseconds of all groups in the given regimes."""
+    return float(sum(costs.by_regime[kind][regimes == kind].sum() for kind in Regime))
+
+
+def build_block(
+    regime: Regime,
+    groups: ColumnGroups,
+    members: NDArray[np.int64],
+    dynamics: SparsityPattern,
+    target: Target,
+) -> Block:
+    """Lay out the groups `members` in one regime."""
+    if regime == Regime.ELEMENTWISE:
+        return ElementwiseBlock.build(groups, members, dynamics)
+    if regime == Regime.WALK:
+        return WalkBlock.build(groups, members, dynamics, target.by_row)
+    return DenseBlock.build(groups, members)

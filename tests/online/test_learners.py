@@ -14,6 +14,7 @@ from networks import (
 
 from tritonsnap import BPTT, GRU, RNN, RTRL, Readout, SnAp, SparsityPattern
 from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
+from tritonsnap.online.trees import leaves_of
 
 jax = pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
@@ -233,6 +234,21 @@ def test_torch_gradients_drive_any_optimizer() -> None:
         optimizer.step()
         losses.append(float(loss))
     assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("make", LEARNERS)
+def test_torch_remembers_no_graph(make) -> None:
+    given = problem(SMALL, "torch", steps=3)
+    given.params = {n: torch.nn.Parameter(v) for n, v in given.params.items()}
+    given.readout = {n: torch.nn.Parameter(v) for n, v in given.readout.items()}
+    learner = make(SMALL)
+    carry = learner.init(3, like="torch", dtype="float64")
+    found = learner.sequence(given.params, carry, *given.sequence, readout=given.readout)
+    ready = learner.prepare(given.params)
+    carry, state = learner.step(ready, carry, given.xs[0].requires_grad_(), given.resets[0])
+    delta = torch.ones_like(state).requires_grad_()
+    leaves = leaves_of((found, ready, carry, learner.gradient(carry, delta)))
+    assert not any(leaf.grad_fn is not None for leaf in leaves)
 
 
 def test_jax_gradients_drive_optax_inside_a_jitted_function() -> None:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from tritonsnap.arrays import library_of, namespace_of
 from tritonsnap.online.trees import map_tree
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def untracked(function: Callable[P, R]) -> Callable[P, R]:
+    """A function during which torch records no graph: gradients go through the influence."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        torch = sys.modules.get("torch")
+        with nullcontext() if torch is None else torch.no_grad():
+            return function(*args, **kwargs)
+
+    return run
 
 
 def scan(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tuple[Any, Any]:

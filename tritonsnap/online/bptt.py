@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritonsnap.arrays import Library, namespace, namespace_of
-from tritonsnap.online.backend import differentiate_loss, scan
+from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
 from tritonsnap.online.dynamics import index_like
@@ -50,10 +50,12 @@ class BPTT(Learner):
         xp = namespace(like)
         return Carry(self._zero_state(batch, like, dtype), (), xp.zeros((), dtype=xp.int32))
 
+    @untracked
     def prepare(self, params: Params) -> Prepared:
         """What the steps read of the parameters; compute it once per update."""
         return self.cell.prepare(params)
 
+    @untracked
     def step(
         self, ready: Prepared | Params, carry: Carry, x: Any, reset: Any = None
     ) -> tuple[Carry, Any]:
@@ -64,6 +66,7 @@ class BPTT(Learner):
         history = (*carry.influence, Moment(ready, linear, reset))
         return Carry(linear.state, history, carry.step + 1), linear.state
 
+    @untracked
     def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
         """The gradient of a loss of the current state through the whole history."""
         self._check_delta(carry, dL_dstate)

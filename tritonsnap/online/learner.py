@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
 from tritonsnap.online.trees import leaves_of
@@ -76,6 +77,7 @@ class Learner(ABC):
         dict like the parameters, summed over the batch
         """
 
+    @untracked
     def sequence(
         self,
         params: Params,

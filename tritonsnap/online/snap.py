@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
-from tritonsnap.online.backend import differentiate_loss, scan
+from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, Prepared
 from tritonsnap.online.dynamics import (
@@ -116,12 +116,14 @@ class SnAp(Learner):
         influence = self.plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
+    @untracked
     def prepare(self, params: Params) -> SnApPrepared:
         """What the steps read of the parameters; compute it once per update."""
         ready = self.cell.prepare(params)
         dense = self._dense(*params.values())
         return SnApPrepared(ready, self.dynamics.prepare(params, dense))
 
+    @untracked
     def step(
         self, ready: SnApPrepared | Params, carry: Carry, x: Any, reset: Any = None
     ) -> tuple[Carry, Any]:
@@ -130,6 +132,7 @@ class SnAp(Learner):
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
         return self._advance(ready, carry, x, reset)
 
+    @untracked
     def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)

@@ -67,7 +67,7 @@ TARGETS = {
     target.name: target
     for target in (
         Target("numpy", 0.35, 0.022, 700.0, 2.5, 12.0, 1.6, 15_000.0, 8),
-        Target("scipy", 0.35, 0.022, 700.0, 2.5, 3.0, 0.25, 30_000.0, 8),
+        Target("scipy", 0.35, 0.022, 700.0, 2.5, 3.0, 0.25, 60_000.0, 8),
         Target("xla", 0.35, 0.05, 900.0, 2.5, 3.0, 0.6, 10_000.0, 4),
         # from the traffic model of an H200: 8 bytes an element at 4.3 TB/s; of the L1 bytes, at
         # some 14 TB/s, 32 a gathered entry of D and 40 a walked one

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.orders import (

@@ -109,7 +109,8 @@ class Bipartite:
             marks[np.repeat(np.arange(stop - start), np.diff(paths[start : stop + 1])), met] = True
             degrees[start:stop] = marks @ count
             start = stop
-        return np.maximum(degrees - 1, 0)[self.kind]  # a vertex meets itself
+        others: NDArray[np.int64] = np.maximum(degrees - 1, 0)[self.kind]  # it meets itself
+        return others
 
 
 def natural(graph: Bipartite) -> NDArray[np.int32]:

@@ -1,0 +1,1 @@
+"""The ops: one folder each, with its Triton kernels and its NumPy, torch and JAX faces."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from tritonsnap.jacobian.jax_passes import Argument, Rules, evaluate, is_inexact, ravel
+from tritonsnap.jacobian.jax_passes import Argument, evaluate, kind_of, ravel
 from tritonsnap.jacobian.probing import check_probe, split_columns
 from tritonsnap.jacobian.projection import (
     JacobianProjection,
@@ -20,6 +20,7 @@ from tritonsnap.jacobian.projection import (
     check_format,
     is_mask_leaf,
 )
+from tritonsnap.jacobian.rules import Rules
 from tritonsnap.sparsity.compression import Projection
 
 FORMATS = ("bcoo", "dense", "data")
@@ -196,10 +197,11 @@ def verify_projection(
     values, output, _ = evaluate(whole, argument, None, Rules(False, holomorphic, True))
     rng = np.random.default_rng(seed)
     for path, value in argument.values.items():
-        if not is_inexact(value):
+        if kind_of(value) == "integer":
             continue
         epsilon = max(
-            float(jnp.finfo(leaf.dtype).eps) for leaf in (value, *jax.tree.leaves(output))
+            float(jnp.finfo(leaf.dtype).eps)  # type: ignore[no-untyped-call]
+            for leaf in (value, *jax.tree.leaves(output))
         )
         for _ in range(probes):
             direction = jnp.asarray(rng.standard_normal(value.shape), value.dtype)
@@ -316,7 +318,7 @@ def _to_dense(
     def block(leaf: Any, end: int, path: str) -> Any:
         value = argument.values[path]
         shape = (*leaf.shape, *value.shape)
-        if not is_inexact(value):
+        if kind_of(value) == "integer":
             return np.zeros(shape, jax.dtypes.float0)
         rows = matrices[path][end - leaf.size : end].reshape(shape)
         return rows.astype(leaf.dtype) if rules.forward else rows
@@ -342,3 +344,7 @@ def _flatten_masks(name: str, masks: Any) -> list[tuple[str, Any]]:
 def _concrete(array: Any) -> jax.Array:
     with jax.ensure_compile_time_eval():
         return jnp.asarray(array)
+
+
+def _epsilon(array: Any) -> float:
+    return float(jnp.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]

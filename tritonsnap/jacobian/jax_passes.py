@@ -12,41 +12,9 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 
 from tritonsnap.jacobian.projection import JacobianProjection, argument_numbers
+from tritonsnap.jacobian.rules import Kind, Rules
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
 from tritonsnap.sparsity.compression import Projection
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What `jax.jacfwd` (forward) and `jax.jacrev` demand of dtypes, and what they return."""
-
-    forward: bool
-    holomorphic: bool
-    allow_int: bool
-
-    def check_input(self, path: str, dtype: Any) -> None:
-        """Raise a `TypeError` that names the leaf unless its dtype may be differentiated in."""
-        if self.holomorphic and not jnp.issubdtype(dtype, jnp.complexfloating):
-            raise TypeError(f"`holomorphic=True` needs complex inputs, leaf {path!r} is {dtype}")
-        if jnp.issubdtype(dtype, jnp.complexfloating) and self.forward and not self.holomorphic:
-            raise TypeError(
-                f"leaf {path!r} is {dtype}: `sp_jacfwd` needs real inputs or `holomorphic=True`"
-            )
-        if not jnp.issubdtype(dtype, jnp.inexact) and not self.allow_int:
-            allowed = "" if self.forward else ", or `allow_int=True`"
-            raise TypeError(f"leaf {path!r} is {dtype}: it must be real or complex{allowed}")
-
-    def check_output(self, dtype: Any) -> None:
-        """Raise a `TypeError` unless an output of this dtype may be differentiated."""
-        complex_output = jnp.issubdtype(dtype, jnp.complexfloating)
-        if self.holomorphic and not complex_output:
-            raise TypeError(f"`holomorphic=True` needs complex outputs of `f`, got {dtype}")
-        if not self.forward and complex_output and not self.holomorphic:
-            raise TypeError(
-                f"`sp_jacrev` needs real outputs of `f` or `holomorphic=True`, got {dtype}"
-            )
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            raise TypeError(f"outputs of `f` must be real or complex, got {dtype}")
 
 
 @dataclass(frozen=True)
@@ -123,8 +91,8 @@ def evaluate(
     """The Jacobian's values per leaf, the output of `f`, and its aux."""
     projection.check_leaves({path: value.size for path, value in argument.values.items()})
     for path, value in argument.values.items():
-        rules.check_input(path, value.dtype)
-    inexact = [path for path, value in argument.values.items() if is_inexact(value)]
+        rules.check_input(path, kind_of(value), value.dtype)
+    inexact = [path for path, value in argument.values.items() if kind_of(value) != "integer"]
     by_rows: dict[str, jax.Array] = {}
     output, aux = None, None
     for paths in projection.row_groups(inexact):
@@ -196,7 +164,7 @@ def _push(
         return ravel(change)
 
     def derivative(color: Any) -> jax.Array:
-        if jnp.issubdtype(value.dtype, jnp.complexfloating) and not rules.holomorphic:
+        if kind_of(value) == "complex" and not rules.holomorphic:
             return push(color, 1) - 1j * push(color, 1j)  # what jax.jacrev returns for C -> R
         return push(color, 1)
 
@@ -214,10 +182,10 @@ def _each_color(function: Callable[[Any], Any], num_colors: int, chunk_size: int
 
 
 def _check_output(projection: JacobianProjection, output: Any, rules: Rules) -> None:
-    leaves = jax.tree.leaves(output)
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(output)]
     for leaf in leaves:
-        rules.check_output(jnp.result_type(leaf))
-    projection.check_output(sum(jnp.size(leaf) for leaf in leaves))
+        rules.check_output(kind_of(leaf), leaf.dtype)
+    projection.check_output(sum(leaf.size for leaf in leaves))
 
 
 def _unraveler(tree: Any) -> Callable[[jax.Array], Any]:
@@ -245,6 +213,8 @@ def is_bcoo(leaf: Any) -> bool:
     return isinstance(leaf, BCOO)
 
 
-def is_inexact(value: Any) -> bool:
-    """Whether an array is real or complex, not integer."""
-    return bool(jnp.issubdtype(value.dtype, jnp.inexact))
+def kind_of(value: Any) -> Kind:
+    """Whether an array is integer (or bool), real or complex."""
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        return "complex"
+    return "real" if jnp.issubdtype(value.dtype, jnp.inexact) else "integer"

@@ -18,6 +18,8 @@ def check_probe(
     direction: NDArray[Any],
     expected: NDArray[Any],
     epsilon: float,
+    *,
+    transposed: bool = False,
 ) -> None:
     """Raise unless a sparse Jacobian times a direction is the JVP in that direction.
 
@@ -32,26 +34,30 @@ def check_probe(
     epsilon
         Machine epsilon of the least precise dtype at work; ``sqrt(epsilon)`` is the tolerance,
         relative to the sum of magnitudes in a row.
+    transposed
+        Check the VJP instead: `direction` is [m] and `expected` [p].
 
     Raises
     ------
     ValueError
-        If they differ, with the leaf's path and the rows.
+        If they differ, with the leaf's path and the rows (columns).
     """
-    num_rows = pattern.shape[0]
-    terms = values.astype(np.result_type(values, np.float64)) * direction[pattern.cols]
-    product = np.zeros(num_rows, terms.dtype)
-    np.add.at(product, pattern.rows, terms)
+    into, out_of, lines = pattern.rows, pattern.cols, "rows"
+    if transposed:
+        into, out_of, lines = out_of, into, "columns"
+    terms = values.astype(np.result_type(values, np.float64)) * direction[out_of]
+    product = np.zeros(len(expected), terms.dtype)
+    np.add.at(product, into, terms)
     if not np.iscomplexobj(expected):
         product = product.real
-    scale = np.bincount(pattern.rows, np.abs(terms), num_rows) + np.abs(expected)
+    scale = np.bincount(into, np.abs(terms), len(expected)) + np.abs(expected)
     error = np.abs(product - expected)
     wrong = np.flatnonzero(~(error <= np.sqrt(epsilon) * scale))
     if len(wrong):
         shown = ", ".join(map(str, wrong[:8].tolist())) + (", ..." if len(wrong) > 8 else "")
         raise ValueError(
             f"the mask of leaf {path!r} misses nonzeros of the Jacobian: its product with a random "
-            f"direction is off by up to {error[wrong].max():.3g} in {len(wrong)} rows ({shown})"
+            f"direction is off by up to {error[wrong].max():.3g} in {len(wrong)} {lines} ({shown})"
         )
 
 

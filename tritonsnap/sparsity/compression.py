@@ -99,10 +99,12 @@ class Compression:
 
     @classmethod
     def _of_fewest(cls, mask: SparsityPattern, pattern: SparsityPattern, order: str) -> Compression:
-        fullest_column = int(np.diff(mask.support_indptr).max(initial=0))
-        fullest_row = int(np.bincount(mask.rows).max(initial=0))
-        # The fullest column bounds the row colors from below, and the other way round. So the
-        # side with the lower bound goes first, and often makes the other one superfluous.
+        # These bound the row colors and the column colors from below. So the side with the lower
+        # bound goes first, and often makes the other one superfluous.
+        sizes = np.diff(mask.support_indptr)
+        count = np.repeat(np.bincount(mask.column_kind, minlength=mask.num_kinds), sizes)
+        fullest_column = int(sizes.max(initial=0))
+        fullest_row = int(np.bincount(mask.support_rows, count).max(initial=0))
         rows: Coloring | None
         columns: Coloring | None
         if fullest_column <= fullest_row:

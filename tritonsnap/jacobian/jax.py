@@ -26,18 +26,28 @@ from tritonsnap.sparsity.compression import Projection
 FORMATS = ("bcoo", "dense", "data")
 
 
+def _arrays_of(leaf: Projection) -> tuple[Any, ...]:
+    return leaf.index, leaf.coordinates, leaf.row_colors, leaf.column_colors
+
+
 jax.tree_util.register_pytree_node(
     Projection,
-    lambda leaf: (
-        (leaf.index, leaf.coordinates, leaf.row_colors, leaf.column_colors),
-        leaf.compression,
-    ),
+    lambda leaf: (_arrays_of(leaf), leaf.compression),
     lambda compression, arrays: Projection(compression, *arrays),
 )
+# All arrays at one level: flattening costs time in every call.
 jax.tree_util.register_pytree_node(
     JacobianProjection,
-    lambda projection: (tuple(projection.leaves.values()), tuple(projection.leaves)),
-    lambda paths, leaves: JacobianProjection(dict(zip(paths, leaves, strict=True))),
+    lambda projection: (
+        tuple(_arrays_of(leaf) for leaf in projection.leaves.values()),
+        tuple((path, leaf.compression) for path, leaf in projection.leaves.items()),
+    ),
+    lambda static, leaves: JacobianProjection(
+        {
+            path: Projection(compression, *arrays)
+            for (path, compression), arrays in zip(static, leaves, strict=True)
+        }
+    ),
 )
 
 

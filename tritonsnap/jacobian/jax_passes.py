@@ -16,6 +16,8 @@ from tritonsnap.jacobian.rules import Kind, Rules
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
 from tritonsnap.sparsity.compression import Projection
 
+_LARGEST_CONSTANT = 1 << 16
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -80,6 +82,19 @@ class Argument:
         result = self.f(*args, **self.kwargs)
         return result if self.has_aux else (result, None)
 
+    def folds_cheaply(self, size: int) -> bool:
+        """Whether XLA may fold constant seeds of this many entries into `f` while it compiles.
+
+        It saves time in every call, but folding into a contraction with a constant matrix takes
+        many seconds: so no contraction may be in `f`.
+        """
+        if size > _LARGEST_CONSTANT or not any(
+            isinstance(value, jax.core.Tracer) for value in self.values.values()
+        ):
+            return False
+        operations = str(jax.make_jaxpr(lambda: ravel(self.call({})[0]))())
+        return not any(name in operations for name in ("dot_general", "conv_general"))
+
     def output_of(self, path: str) -> Callable[[jax.Array], Any]:
         """The output as a function of one value."""
         return lambda value: self.call({path: value})[0]
@@ -138,7 +153,9 @@ def _pull(
     unravel = _unraveler(output)
     num_colors = leaf.compression.rows.num_colors
     rows = jnp.asarray(leaf.row_colors)
-    compressed = _each_color(lambda color: pullback(unravel(rows == color)), num_colors, chunk_size)
+    compressed = _each_color(
+        lambda chosen: pullback(unravel(chosen)), argument, rows, num_colors, chunk_size
+    )
     sizes = [argument.values[path].size for path in paths]
     return (
         {
@@ -158,27 +175,41 @@ def _push(
     value = argument.values[path]
     columns = jnp.asarray(leaf.column_colors)
 
-    def push(color: Any, unit: complex) -> jax.Array:
-        seed = jnp.where(columns == color, jnp.asarray(unit, value.dtype), 0)
-        change = jax.jvp(argument.output_of(path), (value,), (seed.reshape(value.shape),))[1]
-        return ravel(change)
+    def push(chosen: jax.Array, unit: complex) -> jax.Array:
+        seed = jnp.where(chosen, jnp.asarray(unit, value.dtype), 0).reshape(value.shape)
+        return ravel(jax.jvp(argument.output_of(path), (value,), (seed,))[1])
 
-    def derivative(color: Any) -> jax.Array:
+    def derivative(chosen: jax.Array) -> jax.Array:
         if kind_of(value) == "complex" and not rules.holomorphic:
-            return push(color, 1) - 1j * push(color, 1j)  # what jax.jacrev returns for C -> R
-        return push(color, 1)
+            return push(chosen, 1) - 1j * push(chosen, 1j)  # what jax.jacrev returns for C -> R
+        return push(chosen, 1)
 
-    return _each_color(derivative, leaf.compression.columns.num_colors, chunk_size)  # type: ignore[no-any-return]
+    num_colors = leaf.compression.columns.num_colors
+    compressed: jax.Array = _each_color(derivative, argument, columns, num_colors, chunk_size)
+    return compressed
 
 
-def _each_color(function: Callable[[Any], Any], num_colors: int, chunk_size: int | None) -> Any:
-    """Stack a function of a color over all colors, at most `chunk_size` at once."""
+def _each_color(
+    function: Callable[[jax.Array], Any],
+    argument: Argument,
+    colors: Any,
+    num_colors: int,
+    chunk_size: int | None,
+) -> Any:
+    """Stack a function of the lines of one color (bool [lines]) over all colors.
+
+    At most `chunk_size` at once.
+    """
     if num_colors == 1:  # a batch of one is slower than none
-        return jax.tree.map(lambda array: array[None], function(0))
-    colors = jnp.arange(num_colors, dtype=jnp.int32)
-    if chunk_size is None or chunk_size >= num_colors:
-        return jax.vmap(function)(colors)
-    return jax.lax.map(function, colors, batch_size=chunk_size)
+        return jax.tree.map(lambda array: array[None], function(jnp.ones(colors.shape, bool)))
+    if chunk_size is not None and chunk_size < num_colors:
+        ids = jnp.arange(num_colors, dtype=colors.dtype)
+        return jax.lax.map(lambda color: function(colors == color), ids, batch_size=chunk_size)
+    if not isinstance(colors, jax.core.Tracer) and argument.folds_cheaply(num_colors * colors.size):
+        return jax.vmap(function)(np.asarray(colors) == np.arange(num_colors)[:, None])
+    return jax.vmap(lambda color: function(colors == color))(
+        jnp.arange(num_colors, dtype=colors.dtype)
+    )
 
 
 def _check_output(projection: JacobianProjection, output: Any, rules: Rules) -> None:

@@ -22,6 +22,7 @@ from tritonsnap.sparsity.indices import index_dtype
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 Mode = Literal["row", "column", "both"]
+Side = Literal["row", "column"]
 MODES = ("auto", "row", "column", "both")
 # Rows or columns this much fuller than the mean make a pattern worth splitting in two.
 _ARROW_LIKE = 4
@@ -59,6 +60,7 @@ class Compression:
         mode: str = "auto",
         order: str = "largest_first",
         dense_threshold: float = 0.8,
+        on_tie: Side = "column",
     ) -> Compression:
         """Choose the passes for a mask.
 
@@ -67,12 +69,15 @@ class Compression:
         mask, keep
             Where the Jacobian may be nonzero, and which of these values to return (all if None).
         mode
-            ``"row"`` (VJPs), ``"column"`` (JVPs), ``"both"``, or ``"auto"``: the fewer passes,
-            rows on a tie; both only for an arrow-like mask where that halves the passes.
+            ``"row"`` (VJPs), ``"column"`` (JVPs), ``"both"``, or ``"auto"``: the fewer passes; both
+            only for an arrow-like mask where that halves the passes.
         order
             See `color_rows`.
         dense_threshold
             A mask of at least this density is not colored: one pass per row, or per column.
+        on_tie
+            The side where both take as many passes: a JVP is cheaper than a VJP, but several
+            leaves can share VJPs.
 
         Raises
         ------
@@ -95,33 +100,37 @@ class Compression:
             return cls(mask, pattern, color_rows(mask, order), None)
         if mode == "column":
             return cls(mask, pattern, None, color_columns(mask, order))
-        return cls._of_fewest(mask, pattern, order)
+        return cls._of_fewest(mask, pattern, order, on_tie)
 
     @classmethod
-    def _of_fewest(cls, mask: SparsityPattern, pattern: SparsityPattern, order: str) -> Compression:
-        # These bound the row colors and the column colors from below. So the side with the lower
-        # bound goes first, and often makes the other one superfluous.
+    def _of_fewest(
+        cls, mask: SparsityPattern, pattern: SparsityPattern, order: str, on_tie: Side
+    ) -> Compression:
+        color: dict[Side, Any] = {"row": color_rows, "column": color_columns}
         sizes = np.diff(mask.support_indptr)
         count = np.repeat(np.bincount(mask.column_kind, minlength=mask.num_kinds), sizes)
         fullest_column = int(sizes.max(initial=0))
         fullest_row = int(np.bincount(mask.support_rows, count).max(initial=0))
-        rows: Coloring | None
-        columns: Coloring | None
-        if fullest_column <= fullest_row:
-            rows = color_rows(mask, order)
-            columns = color_columns(mask, order) if rows.num_colors > fullest_row else None
-        else:
-            columns = color_columns(mask, order)
-            rows = color_rows(mask, order) if columns.num_colors >= fullest_column else None
-        fewest = min(side.num_colors for side in (rows, columns) if side is not None)
+        # A side has at least as many colors as the fullest line across it has nonzeros. So the
+        # side with the lower bound goes first, and often makes the other one superfluous.
+        bound: dict[Side, int] = {"row": fullest_column, "column": fullest_row}
+        loser: Side = "column" if on_tie == "row" else "row"
+        first, second = (on_tie, loser) if bound[on_tie] <= bound[loser] else (loser, on_tie)
+        found = {first: color[first](mask, order)}
+        fewest = found[first].num_colors
+        if fewest > bound[second] or (fewest == bound[second] and second == on_tie):
+            found[second] = color[second](mask, order)
+            fewest = min(fewest, found[second].num_colors)
         num_rows, num_cols = mask.shape
         if fullest_column * num_cols > _ARROW_LIKE * mask.nnz < fullest_row * num_rows:
             both = cls._of_both(mask, pattern, order)
             if 2 * both.num_passes <= fewest:
                 return both
-        if rows is not None and rows.num_colors == fewest:
-            return cls(mask, pattern, rows, None)
-        return cls(mask, pattern, None, columns)
+        best = [side for side in (on_tie, loser) if side in found]
+        side = next(side for side in best if found[side].num_colors == fewest)
+        if side == "row":
+            return cls(mask, pattern, found[side], None)
+        return cls(mask, pattern, None, found[side])
 
     @classmethod
     def _of_both(cls, mask: SparsityPattern, pattern: SparsityPattern, order: str) -> Compression:

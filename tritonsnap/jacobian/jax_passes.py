@@ -201,7 +201,7 @@ def _each_color(
     At most `chunk_size` at once.
     """
     if num_colors == 1:  # a batch of one is slower than none
-        return jax.tree.map(lambda array: array[None], function(jnp.ones(colors.shape, bool)))
+        return jax.tree.map(lambda array: array[None], function(colors == 0))
     if chunk_size is not None and chunk_size < num_colors:
         ids = jnp.arange(num_colors, dtype=colors.dtype)
         return jax.lax.map(lambda color: function(colors == color), ids, batch_size=chunk_size)

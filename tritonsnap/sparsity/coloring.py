@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Coloring:
     Parameters
     ----------
     colors : int32 [rows or columns]
-        The color of each, from 0 on. A row without any nonzero has color 0.
+        The color of each, from 0 on; -1 for a row (column) that no pass may touch.
     num_colors
         Number of colors in use: the number of VJPs (JVPs) that a Jacobian takes. 0 if the
         pattern is empty.
@@ -103,7 +103,7 @@ class Coloring:
             order = str(arrays[f"{prefix}order"])
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} holds no valid coloring: {error}") from error
-        if colors.ndim != 1 or np.any(colors < 0) or np.any(colors >= max(num_colors, 1)):
+        if colors.ndim != 1 or np.any(colors < -1) or np.any(colors >= max(num_colors, 1)):
             raise ValueError(f"{path} holds no valid coloring: colors out of range")
         return cls(colors, num_colors, lower_bound, order)
 
@@ -236,8 +236,9 @@ def color_bidirectional(
     splits += [~full for full in _splits(np.bincount(pattern.rows)[pattern.rows])]
     candidates = []
     for by_column in splits:
-        rows = color_rows(_part(pattern, ~by_column), order)
-        columns = color_columns(_part(pattern, by_column), order)
+        by_vjp, by_jvp = _part(pattern, ~by_column), _part(pattern, by_column)
+        rows = _only(color_rows(by_vjp, order), by_vjp.rows)
+        columns = _only(color_columns(by_jvp, order), by_jvp.cols)
         candidates.append(BidirectionalColoring(rows, columns, by_column))
     return min(candidates, key=lambda candidate: candidate.num_colors)
 
@@ -275,3 +276,10 @@ def _splits(fullness: NDArray[np.integer]) -> list[NDArray[np.bool_]]:
 
 def _part(pattern: SparsityPattern, chosen: NDArray[np.bool_]) -> SparsityPattern:
     return SparsityPattern.from_coo(pattern.rows[chosen], pattern.cols[chosen], pattern.shape)
+
+
+def _only(coloring: Coloring, lines: NDArray[np.integer]) -> Coloring:
+    """Take the color from all others: their nonzeros would spoil what is read from the passes."""
+    colors = np.full_like(coloring.colors, -1)
+    colors[lines] = coloring.colors[lines]
+    return replace(coloring, colors=colors)

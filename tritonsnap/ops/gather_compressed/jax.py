@@ -17,6 +17,7 @@ def gather_compressed(compressed: jax.Array, projection: Projection) -> jax.Arra
     if compression.is_flat:
         return flat
     index = jnp.asarray(projection.index)
-    if compression.has_gaps:  # -1 means zero
-        return flat.at[..., index].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+    if compression.has_gaps:  # -1 means zero: put one in front
+        flat = jnp.concatenate([jnp.zeros_like(flat, shape=(*flat.shape[:-1], 1)), flat], axis=-1)
+        return flat.at[..., index + 1].get(mode="promise_in_bounds")
     return flat.at[..., index].get(mode="promise_in_bounds", unique_indices=True)

@@ -16,7 +16,6 @@ def gather_compressed(compressed: torch.Tensor, projection: Projection) -> torch
     if compression.is_flat:
         return flat
     index = torch.as_tensor(projection.index, device=compressed.device)
-    if not compression.has_gaps:
-        return flat.index_select(-1, index)
-    # -1 means zero: put one in front.
-    return torch.nn.functional.pad(flat, (1, 0)).index_select(-1, index + 1)
+    if compression.has_gaps:  # -1 means zero: put one in front
+        return torch.nn.functional.pad(flat, (1, 0)).index_select(-1, index + 1)
+    return flat.index_select(-1, index)

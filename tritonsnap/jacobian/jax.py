@@ -113,7 +113,7 @@ def sp_jacrev(
         What `make_jacobian_projection` returned, or loaded. Its index arrays become constants of a
         jitted program that closes over it; passed as an argument they do not.
     argnums, has_aux, holomorphic, allow_int
-        As in `jax.jacrev`. Integer leaves have zero Jacobians (float0 in the dense format).
+        As in `jax.jacrev`. Integer leaves have zero Jacobians.
     chunk_size
         How many passes run at once; None for all.
     format
@@ -329,7 +329,7 @@ def _to_dense(
         value = argument.values[path]
         shape = (*leaf.shape, *value.shape)
         if kind_of(value) == "integer":
-            return np.zeros(shape, jax.dtypes.float0)
+            return jnp.zeros(shape, value.dtype)
         rows = matrices[path][end - leaf.size : end].reshape(shape)
         return rows.astype(leaf.dtype) if rules.forward else rows
 

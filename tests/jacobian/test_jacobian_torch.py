@@ -11,7 +11,7 @@ import torch
 from torch.func import functional_call, jacfwd, jacrev, jvp, vmap
 from torch.utils import _pytree as pytree
 
-from tests.jacobian.functions import CASES
+from sparse_functions import CASES
 from tritonsnap.sparsity import SparsityPattern
 from tritonsnap.torch import (
     JacobianProjection,

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 from jax.experimental.sparse import BCOO
 
-from tests.jacobian.functions import CASES
+from sparse_functions import CASES
 from tritonsnap.jax import (
     JacobianProjection,
     detect_pattern,

@@ -125,9 +125,7 @@ class SparsityPattern:
         )
 
     @classmethod
-    def from_coo(
-        cls, rows: ArrayLike, cols: ArrayLike, shape: tuple[int, int]
-    ) -> SparsityPattern:
+    def from_coo(cls, rows: ArrayLike, cols: ArrayLike, shape: tuple[int, int]) -> SparsityPattern:
         """Build a pattern from coordinates in any order; duplicates are merged.
 
         Raises
@@ -257,8 +255,7 @@ class SparsityPattern:
     @cached_property
     def indptr(self) -> NDArray[np.int64]:
         """int64 [columns + 1]: where each column begins among the values (CSC)."""
-        sizes = np.diff(self.support_indptr)[self.column_kind]
-        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return self.column_starts()
 
     @cached_property
     def rows(self) -> NDArray[np.integer]:
@@ -272,10 +269,10 @@ class SparsityPattern:
         columns = np.arange(self.shape[1], dtype=index_dtype(self.shape[1]))
         return np.repeat(columns, np.diff(self.indptr))
 
-    @property
+    @cached_property
     def nnz(self) -> int:
         """Number of positions."""
-        return int(self.indptr[-1])
+        return int(np.diff(self.support_indptr)[self.column_kind].sum())
 
     @property
     def density(self) -> float:
@@ -300,6 +297,11 @@ class SparsityPattern:
             hasher.update(np.ascontiguousarray(array, np.int64))
         return hasher.hexdigest()
 
+    def column_starts(self) -> NDArray[np.int64]:
+        """The same as `indptr`, not kept: plans of many columns ask once."""
+        sizes = np.diff(self.support_indptr)[self.column_kind]
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
     def column(self, index: int) -> NDArray[np.integer]:
         """The rows of one column."""
         kind = self.column_kind[index]
@@ -313,11 +315,13 @@ class SparsityPattern:
         """The pattern whose columns are those of this one at the given indices."""
         columns = _integers("columns", columns)
         _check_range("columns", columns, self.shape[1])
+        return self.kinds_as_columns(self.column_kind[columns])
+
+    def kinds_as_columns(self, kinds: ArrayLike) -> SparsityPattern:
+        """The pattern whose columns are distinct columns of this one, given by their kinds."""
+        kinds = _integers("kinds", kinds)
         return SparsityPattern.from_columns(
-            (self.shape[0], len(columns)),
-            self.support_indptr,
-            self.support_rows,
-            self.column_kind[columns],
+            (self.shape[0], len(kinds)), self.support_indptr, self.support_rows, kinds
         )
 
     def contains(self, other: SparsityPattern) -> bool:
@@ -409,9 +413,7 @@ class SparsityPattern:
     def values_of(self, dense: Any) -> Any:
         """The values ``[..., nnz]`` at this pattern of ``[..., rows, columns]`` matrices."""
         if tuple(dense.shape[-2:]) != self.shape:
-            raise ValueError(
-                f"`dense` must end in {self.shape}, got shape {tuple(dense.shape)}"
-            )
+            raise ValueError(f"`dense` must end in {self.shape}, got shape {tuple(dense.shape)}")
         return dense[..., self.rows, self.cols]
 
     def check_values(self, name: str, values: Any) -> None:
@@ -505,7 +507,6 @@ class SparsityPattern:
         return np.repeat(np.arange(len(kinds)), sizes) * np.int64(self.shape[0]) + rows
 
 
-
 def _checked_shape(shape: Any) -> tuple[int, int]:
     try:
         num_rows, num_cols = (int(size) for size in shape)
@@ -539,6 +540,6 @@ def _integers(name: str, values: ArrayLike) -> NDArray[np.integer]:
 
 def _is_sparse_torch(source: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(source, torch.Tensor) and (
-        source.layout != torch.strided
+    return (
+        torch is not None and isinstance(source, torch.Tensor) and (source.layout != torch.strided)
     )

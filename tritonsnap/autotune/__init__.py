@@ -1,0 +1,1 @@
+"""Measure, check and keep the launch configs that `tritonsnap.tuning` looks up."""

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 from jax.experimental.sparse import BCOO
-
 from sparse_functions import CASES
+
 from tritonsnap.jax import (
     JacobianProjection,
     detect_pattern,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from sparse_functions import CASES
 from torch.func import functional_call, jacfwd, jacrev, jvp, vmap
 from torch.utils import _pytree as pytree
 
-from sparse_functions import CASES
 from tritonsnap.sparsity import SparsityPattern
 from tritonsnap.torch import (
     JacobianProjection,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from tritonsnap.ops.gather_compressed import gather_compressed
+from tritonsnap.ops.gather_compressed.torch import _Gather, _gather_compressed
 from tritonsnap.ops.gather_compressed.torch import gather_compressed as face
 from tritonsnap.sparsity import Compression, Projection, SparsityPattern
 
@@ -121,24 +122,27 @@ def test_libraries_equal_numpy(library: str, projection: Projection) -> None:
     np.testing.assert_array_equal(np.asarray(values), gather_compressed(compressed, projection))
 
 
+@pytest.mark.parametrize("path", ["cpu", "gpu"])
 @pytest.mark.parametrize("projection", GRADIENT_CASES, ids=["row", "column", "gaps", "flat"])
-def test_torch_transformations(projection: Projection) -> None:
+def test_torch_transformations(projection: Projection, path: str) -> None:
     shape = (2, *projection.compression.compressed_shape)
     generator = torch.Generator().manual_seed(0)
     compressed = torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
 
-    def op(array: torch.Tensor) -> torch.Tensor:
-        return gather_compressed(array, projection)
+    index = torch.as_tensor(projection.index)
 
+    def op(array: torch.Tensor) -> torch.Tensor:
+        # What a GPU runs has a CPU kernel too, and the same derivatives.
+        return face(array, projection) if path == "cpu" else _Gather.apply(array, index, [])
+
+    torch.library.opcheck(_gather_compressed, (compressed.detach(), index, []))
     assert torch.autograd.gradcheck(op, compressed, check_forward_ad=True, fast_mode=False)
     assert torch.autograd.gradgradcheck(op, compressed)
     whole = op(compressed.detach())
     torch.testing.assert_close(torch.func.vmap(op)(compressed.detach()), whole)
     second = torch.func.vmap(op, in_dims=1)(compressed.detach().movedim(0, 1))
     torch.testing.assert_close(second, whole)
-    compiled = torch.compile(
-        lambda array: face(array, projection), fullgraph=True, backend="aot_eager"
-    )
+    compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(compressed.detach()), whole)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from tritonsnap.sparsity.coloring import (
     color_columns,
     color_rows,
 )
-from tritonsnap.sparsity.indices import index_dtype
+from tritonsnap.sparsity.indices import index_dtype, ranges
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 Mode = Literal["row", "column", "both"]
@@ -26,6 +26,34 @@ Side = Literal["row", "column"]
 MODES = ("auto", "row", "column", "both")
 # Rows or columns this much fuller than the mean make a pattern worth splitting in two.
 _ARROW_LIKE = 4
+
+
+LONGEST_RUN = 256
+_SHORTEST_RUN = 8
+
+
+class Runs(NamedTuple):
+    """Consecutive columns with equal supports: blocks of the compressed Jacobian, transposed.
+
+    Values of a run are ``[columns, support]``, its part of the compressed Jacobian is
+    ``[colors, columns]``. No run has more than `LONGEST_RUN` columns.
+
+    Parameters
+    ----------
+    colors : int32 [sum of support sizes]
+        The colors of the rows of each kind of columns.
+    first_column, first_color, first_value : int64 [runs]
+        Where each run begins among the columns, in `colors`, and among the values.
+    columns, support : int64 [runs]
+        How many columns each run has, and how many rows each of them.
+    """
+
+    colors: Any
+    first_column: Any
+    first_color: Any
+    first_value: Any
+    columns: Any
+    support: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +164,31 @@ class Compression:
     def _of_both(cls, mask: SparsityPattern, pattern: SparsityPattern, order: str) -> Compression:
         split = color_bidirectional(mask, order)
         return cls(mask, pattern, split.rows, split.columns, split.by_column)
+
+    @cached_property
+    def runs(self) -> Runs | None:
+        """The runs of equal columns of a mask that VJPs serve; None where they would not pay."""
+        if self.mode != "row" or self.pattern is not self.mask or not self.mask.nnz:
+            return None
+        assert self.rows is not None
+        kind = self.mask.column_kind
+        changes = np.flatnonzero(kind[1:] != kind[:-1]) + 1
+        ends = np.append(changes, len(kind))
+        starts = np.insert(changes, 0, 0)
+        pieces = -(-(ends - starts) // LONGEST_RUN)
+        first = ranges(np.zeros_like(pieces), pieces) * LONGEST_RUN + np.repeat(starts, pieces)
+        columns = np.minimum(np.repeat(ends, pieces) - first, LONGEST_RUN)
+        support = np.diff(self.mask.support_indptr)[kind[first]]
+        if columns.mean() < _SHORTEST_RUN or support.max() == 1:
+            return None
+        return Runs(
+            colors=self.rows.colors[self.mask.support_rows],
+            first_column=first,
+            first_color=self.mask.support_indptr[kind[first]],
+            first_value=self.mask.indptr[first],
+            columns=columns,
+            support=support,
+        )
 
     def untruncated(self) -> Compression:
         """The same passes, with all values of the mask returned."""
@@ -264,6 +317,8 @@ class Projection:
         Row and column of each value.
     row_colors, column_colors : int [m], int [p]
         Colors of the rows and columns; None where there are no such passes.
+    runs
+        See `Compression.runs`.
     """
 
     compression: Compression
@@ -271,24 +326,29 @@ class Projection:
     coordinates: Any
     row_colors: Any
     column_colors: Any
+    runs: Runs | None = None
 
     @classmethod
     def of(cls, compression: Compression) -> Projection:
         """Make the index arrays of a compression, in NumPy."""
         pattern = compression.pattern
-        sides = (compression.rows, compression.columns)
+        rows, columns = compression.rows, compression.columns
         return cls(
             compression,
             compression.index,
             np.stack([pattern.rows, pattern.cols], axis=1).astype(index_dtype(max(pattern.shape))),
-            *(None if side is None else side.colors for side in sides),
+            None if rows is None else rows.colors,
+            None if columns is None else columns.colors,
+            compression.runs,
         )
 
     def convert(self, array: Callable[[Any], Any]) -> Projection:
         """Put every index array through `array`, for instance to another device."""
         names = ("index", "coordinates", "row_colors", "column_colors")
         arrays = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: array(a) for name, a in arrays.items() if a is not None})
+        converted = {name: array(a) for name, a in arrays.items() if a is not None}
+        runs = None if self.runs is None else Runs(*map(array, self.runs))
+        return replace(self, runs=runs, **converted)
 
     @property
     def pattern(self) -> SparsityPattern:

@@ -11,7 +11,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from tritonsnap.ops.kernel import Kernel, Problem, config_space
-from tritonsnap.tuning import Sizes
+from tritonsnap.sparsity.compression import LONGEST_RUN
 
 
 @triton.jit
@@ -63,7 +63,9 @@ def gather_runs(
             m_tile = m_column[:, None] & m_support[None, :]  # [COLUMNS, SUPPORT]
             o_read = b_color[None, :] * num_columns + o_column[:, None]
             b_tile = tl.load(p_read + o_read, mask=m_tile, other=0)
-            tl.store(p_write + o_column[:, None] * n_support + o_support[None, :], b_tile, mask=m_tile)
+            tl.store(
+                p_write + o_column[:, None] * n_support + o_support[None, :], b_tile, mask=m_tile
+            )
 
 
 def _index_problem(nnz: int, batch: int) -> Problem:
@@ -127,9 +129,7 @@ def _runs_reference(
 ) -> Mapping[str, NDArray[Any]]:
     forms = compressed.reshape(len(compressed), -1, num_columns)
     parts = []
-    for column, color, count, size in zip(
-        first_column, first_color, columns, support, strict=True
-    ):
+    for column, color, count, size in zip(first_column, first_color, columns, support, strict=True):
         block = forms[:, colors[color : color + size], column : column + count]
         parts.append(block.transpose(0, 2, 1).reshape(len(compressed), -1))
     return {"values": np.concatenate(parts, axis=1)}
@@ -157,9 +157,7 @@ GATHER_INDEX = Kernel(
     problem=_index_problem,
     reference=_index_reference,
     small=tuple({"nnz": nnz, "batch": batch} for nnz, batch in ((1, 1), (1000, 3), (4096, 5))),
-    large=tuple(
-        {"nnz": 2**nnz, "batch": 2**batch} for nnz in (14, 18, 22) for batch in (0, 3, 5)
-    ),
+    large=tuple({"nnz": 2**nnz, "batch": 2**batch} for nnz in (14, 18, 22) for batch in (0, 3, 5)),
 )
 
 GATHER_RUNS = Kernel(
@@ -182,7 +180,7 @@ GATHER_RUNS = Kernel(
     heuristic=lambda sizes, dtype, precision, device: dict(_TILES),
     grid=lambda arguments: (
         len(arguments["columns"]),
-        triton.cdiv(int(arguments["columns"].max()), arguments["COLUMNS"]),
+        triton.cdiv(LONGEST_RUN, arguments["COLUMNS"]),
         arguments["compressed"].shape[0],
     ),
     problem=_runs_problem,

@@ -121,7 +121,8 @@ class Compression:
             return cls._of_both(mask, pattern, order)
         if mask.density >= dense_threshold:
             num_rows, num_cols = mask.shape
-            if mode == "column" or (mode == "auto" and num_cols < num_rows):
+            fewer_columns = num_cols < num_rows + (on_tie == "column")
+            if mode == "column" or (mode == "auto" and fewer_columns):
                 return cls(mask, pattern, None, Coloring.each_its_own(num_cols))
             return cls(mask, pattern, Coloring.each_its_own(num_rows), None)
         if mode == "row":
@@ -134,7 +135,6 @@ class Compression:
     def _of_fewest(
         cls, mask: SparsityPattern, pattern: SparsityPattern, order: str, on_tie: Side
     ) -> Compression:
-        color: dict[Side, Any] = {"row": color_rows, "column": color_columns}
         sizes = np.diff(mask.support_indptr)
         count = np.repeat(np.bincount(mask.column_kind, minlength=mask.num_kinds), sizes)
         fullest_column = int(sizes.max(initial=0))
@@ -142,23 +142,23 @@ class Compression:
         # A side has at least as many colors as the fullest line across it has nonzeros. So the
         # side with the lower bound goes first, and often makes the other one superfluous.
         bound: dict[Side, int] = {"row": fullest_column, "column": fullest_row}
+        color: dict[Side, Any] = {"row": color_rows, "column": color_columns}
         loser: Side = "column" if on_tie == "row" else "row"
         first, second = (on_tie, loser) if bound[on_tie] <= bound[loser] else (loser, on_tie)
-        found = {first: color[first](mask, order)}
-        fewest = found[first].num_colors
-        if fewest > bound[second] or (fewest == bound[second] and second == on_tie):
-            found[second] = color[second](mask, order)
-            fewest = min(fewest, found[second].num_colors)
+        side, best = first, color[first](mask, order)
+        other_may_win = best.num_colors >= bound[second] + (first == on_tie)
+        if other_may_win and not _is_symmetric(mask):
+            other = color[second](mask, order)
+            if other.num_colors < best.num_colors + (second == on_tie):
+                side, best = second, other
         num_rows, num_cols = mask.shape
         if fullest_column * num_cols > _ARROW_LIKE * mask.nnz < fullest_row * num_rows:
             both = cls._of_both(mask, pattern, order)
-            if 2 * both.num_passes <= fewest:
+            if 2 * both.num_passes <= best.num_colors:
                 return both
-        best = [side for side in (on_tie, loser) if side in found]
-        side = next(side for side in best if found[side].num_colors == fewest)
         if side == "row":
-            return cls(mask, pattern, found[side], None)
-        return cls(mask, pattern, None, found[side])
+            return cls(mask, pattern, best, None)
+        return cls(mask, pattern, None, best)
 
     @classmethod
     def _of_both(cls, mask: SparsityPattern, pattern: SparsityPattern, order: str) -> Compression:
@@ -301,6 +301,17 @@ class Compression:
         found = cls(mask, mask if pattern == mask else pattern, rows, columns)
         by_column = arrays.get(f"{prefix}by_column")
         return found if by_column is None else replace(found, by_column=by_column)
+
+
+def _is_symmetric(pattern: SparsityPattern) -> bool:
+    """Whether rows and columns are the same: then so are their colorings."""
+    if pattern.shape[0] != pattern.shape[1]:
+        return False
+    order = np.argsort(pattern.rows, kind="stable")
+    return bool(
+        np.array_equal(pattern.rows[order], pattern.cols)
+        and np.array_equal(pattern.cols[order], pattern.rows)
+    )
 
 
 @dataclass(frozen=True, eq=False)

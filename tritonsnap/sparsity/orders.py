@@ -222,14 +222,13 @@ def _greedy(graph: Bipartite, order: Iterable[int]) -> NDArray[np.int32]:
     indptr, all_links, kind = graph.indptr.tolist(), graph.links.tolist(), graph.kind.tolist()
     links = [all_links[start:stop] for start, stop in pairwise(indptr)]
     held = [0] * (len(graph.link_indptr) - 1)  # bit c: the link has a vertex of color c
-    colors = np.zeros(graph.num_vertices, np.int32)
+    bits = [1] * graph.num_vertices
     for vertex in order:
         own = links[kind[vertex]]
         forbidden = 0
         for link in own:
             forbidden |= held[link]
-        bit = ~forbidden & (forbidden + 1)
+        bits[vertex] = bit = ~forbidden & (forbidden + 1)
         for link in own:
             held[link] |= bit
-        colors[vertex] = bit.bit_length() - 1
-    return colors
+    return np.array([bit.bit_length() - 1 for bit in bits], np.int32)

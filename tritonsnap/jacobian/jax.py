@@ -352,6 +352,10 @@ def _flatten_masks(name: str, masks: Any) -> list[tuple[str, Any]]:
 
 
 def _concrete(array: Any) -> jax.Array:
+    if np.max(array, initial=0) > np.iinfo(np.int32).max and not jax.config.jax_enable_x64:
+        raise ValueError(
+            "the compressed Jacobian has over 2^31 entries: its indices need `jax_enable_x64`"
+        )
     with jax.ensure_compile_time_eval():
         return jnp.asarray(array)
 

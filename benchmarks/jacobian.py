@@ -177,11 +177,10 @@ def speed(case: Case, repeats: int) -> list[Row]:
 
 def first_coloring(case: Case) -> list[Row]:
     """Time the first coloring of this process: asdex compiles, or loads what it once compiled."""
-    theirs = asdex.SparsityPattern.from_coo(
-        case.pattern.rows, case.pattern.cols, case.pattern.shape
-    )
+    pattern = case.pattern
+    theirs = asdex.SparsityPattern.from_coo(pattern.rows, pattern.cols, pattern.shape)
     coloring: dict[str, Callable[[], Any]] = {
-        "tritonsnap": lambda: Compression.of(case.pattern),
+        "tritonsnap": lambda: Compression.of(pattern),
         "asdex": lambda: asdex.jacobian_coloring_from_sparsity(theirs),
     }
     rows = []

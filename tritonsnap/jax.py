@@ -1,5 +1,6 @@
-"""The ops and sparse Jacobians of tritonsnap for JAX."""
+"""The ops and sparse Jacobians for JAX: what to import into one's own JAX code."""
 
+import tritonsnap.online.jax_sequence  # noqa: F401 - registers plans and learners as pytrees
 from tritonsnap.formats.jax import from_bcoo, from_bcsr, to_bcoo, to_bcsr
 from tritonsnap.jacobian.jax import (
     detect_pattern,
@@ -9,16 +10,24 @@ from tritonsnap.jacobian.jax import (
     verify_projection,
 )
 from tritonsnap.jacobian.projection import JacobianProjection
+from tritonsnap.ops.coo_to_csr.jax import coo_to_csr
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
+from tritonsnap.ops.influence_gradient.jax import influence_gradient
+from tritonsnap.ops.influence_update.jax import influence_update
+from tritonsnap.ops.masked_dsmm.jax import masked_dsmm
 from tritonsnap.ops.mix.jax import mix
 
 __all__ = [
     "JacobianProjection",
+    "coo_to_csr",
     "detect_pattern",
     "from_bcoo",
     "from_bcsr",
     "gather_compressed",
+    "influence_gradient",
+    "influence_update",
     "make_jacobian_projection",
+    "masked_dsmm",
     "mix",
     "sp_jacfwd",
     "sp_jacrev",

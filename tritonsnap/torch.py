@@ -1,4 +1,4 @@
-"""The ops and sparse Jacobians of tritonsnap for torch."""
+"""The ops and sparse Jacobians for PyTorch: what to import into one's own PyTorch code."""
 
 from tritonsnap.formats.torch import from_sparse, to_coo, to_csc, to_csr
 from tritonsnap.jacobian.projection import JacobianProjection
@@ -9,15 +9,23 @@ from tritonsnap.jacobian.torch import (
     sp_jacrev,
     verify_projection,
 )
+from tritonsnap.ops.coo_to_csr.torch import coo_to_csr
 from tritonsnap.ops.gather_compressed.torch import gather_compressed
+from tritonsnap.ops.influence_gradient.torch import influence_gradient
+from tritonsnap.ops.influence_update.torch import influence_update
+from tritonsnap.ops.masked_dsmm.torch import masked_dsmm
 from tritonsnap.ops.mix.torch import mix
 
 __all__ = [
     "JacobianProjection",
+    "coo_to_csr",
     "detect_pattern",
     "from_sparse",
     "gather_compressed",
+    "influence_gradient",
+    "influence_update",
     "make_jacobian_projection",
+    "masked_dsmm",
     "mix",
     "sp_jacfwd",
     "sp_jacrev",

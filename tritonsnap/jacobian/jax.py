@@ -352,7 +352,9 @@ def _flatten_masks(name: str, masks: Any) -> list[tuple[str, Any]]:
 
 
 def _concrete(array: Any) -> jax.Array:
-    if np.max(array, initial=0) > np.iinfo(np.int32).max and not jax.config.jax_enable_x64:
+    if np.max(array, initial=0) > np.iinfo(np.int32).max and (
+        jax.dtypes.canonicalize_dtype(np.int64) != np.int64
+    ):
         raise ValueError(
             "the compressed Jacobian has over 2^31 entries: its indices need `jax_enable_x64`"
         )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.arrays import library_of, namespace_of
+from tritonsnap.arrays import library_of, namespace_of, to_numpy, to_torch
 from tritonsnap.plan.blocks import (
     Block,
     DenseBlock,
@@ -175,6 +175,8 @@ class Packing:
         """Turn flat values ``[..., nnz]`` of X (or of M) into blocks."""
         pattern = self.groups.x if side == "x" else self.groups.mask
         pattern.check_values("values", values)
+        if library_of(values) == "torch":
+            return to_torch(self.pack(to_numpy(values), side))
         xp = namespace_of(values)
         packed = []
         for block, shape, (index, inside) in zip(
@@ -206,6 +208,8 @@ class Packing:
                 raise ValueError("`like` must be given to unpack no blocks")
             xp = namespace_of(like)
             return xp.zeros((*like.shape[:-1], pattern.nnz), dtype=like.dtype)
+        if library_of(*blocks) == "torch":
+            return to_torch(self.unpack(tuple(map(to_numpy, blocks)), side))
         xp = namespace_of(*blocks)
         whole = xp.zeros((*batch, pattern.nnz), dtype=blocks[0].dtype)
         for block, values, shape, (index, inside) in zip(
@@ -225,6 +229,8 @@ class Packing:
         num_columns = self.groups.mask.shape[1]
         if not blocks:
             return namespace_of(like).zeros((*like.shape, num_columns), dtype=like.dtype)
+        if library_of(*blocks) == "torch":
+            return to_torch(self.unpack_columns(tuple(map(to_numpy, blocks))))
         xp = namespace_of(*blocks)
         whole = xp.zeros((*blocks[0].shape[:-2], num_columns), dtype=blocks[0].dtype)
         for block, values in zip(self.blocks, blocks, strict=True):

@@ -1,4 +1,4 @@
-"""What is nonzero: patterns, SnAp masks, colorings. NumPy only."""
+"""What is nonzero: patterns, SnAp masks, colorings, column groups. NumPy only."""
 
 from tritonsnap.sparsity.coloring import (
     BidirectionalColoring,
@@ -8,12 +8,14 @@ from tritonsnap.sparsity.coloring import (
     color_rows,
 )
 from tritonsnap.sparsity.compression import Compression, Projection
+from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 from tritonsnap.sparsity.snap import snap_pattern
 
 __all__ = [
     "BidirectionalColoring",
     "Coloring",
+    "ColumnGroups",
     "Compression",
     "Projection",
     "SparsityPattern",

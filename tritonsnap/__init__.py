@@ -15,14 +15,22 @@ from tritonsnap.online import (
 )
 from tritonsnap.ops import (
     coo_to_csr,
+    gather_compressed,
     influence_gradient,
     influence_update,
     masked_dsmm,
     masked_outer,
+    mix,
 )
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.factors import Factors, FactorStructure
-from tritonsnap.sparsity import ColumnGroups, SparsityPattern, snap_pattern
+from tritonsnap.sparsity import (
+    ColumnGroups,
+    SparsityPattern,
+    color_columns,
+    color_rows,
+    snap_pattern,
+)
 
 __version__ = "0.1.0"
 
@@ -44,10 +52,14 @@ __all__ = [
     "Regime",
     "SnAp",
     "SparsityPattern",
+    "color_columns",
+    "color_rows",
     "coo_to_csr",
+    "gather_compressed",
     "influence_gradient",
     "influence_update",
     "masked_dsmm",
     "masked_outer",
+    "mix",
     "snap_pattern",
 ]

@@ -1,0 +1,1 @@
+"""Conversions between flat values and the sparse matrices of JAX and torch."""

@@ -1,0 +1,1 @@
+"""Sparse Jacobians in few passes, in JAX and torch."""

@@ -1,0 +1,18 @@
+"""`tritonsnap tune`, without a GPU."""
+
+import pytest
+
+from tritonsnap.cli import main
+
+
+def test_it_says_that_it_needs_a_gpu(capsys, monkeypatch, tmp_path):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["tune", "--directory", str(tmp_path)]) == 1
+    assert "needs a CUDA or ROCm GPU" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_names_the_kernels_that_there_are(tmp_path):
+    with pytest.raises(SystemExit, match="no kernel is named 'nonsense'; there are: .*snap1_step"):
+        main(["tune", "--kernels", "nonsense", "--directory", str(tmp_path)])

@@ -14,5 +14,5 @@ def test_it_says_that_it_needs_a_gpu(capsys, monkeypatch, tmp_path):
 
 
 def test_it_names_the_kernels_that_there_are(tmp_path):
-    with pytest.raises(SystemExit, match="no kernel is named 'nonsense'; there are: .*snap1_step"):
+    with pytest.raises(SystemExit, match=r"no kernel is named 'nonsense'; there are: .*snap1_step"):
         main(["tune", "--kernels", "nonsense", "--directory", str(tmp_path)])

@@ -27,7 +27,7 @@ class Report:
     Parameters
     ----------
     registers : int
-        Per thread; on AMD without the accumulation registers.
+        Per thread; on AMD with the accumulation registers.
     spills : int
         On NVIDIA bytes of stack per thread, on AMD spilled registers.
     shared : int

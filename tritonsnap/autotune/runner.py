@@ -67,12 +67,12 @@ class TorchRunner:
     def run(
         self, kernel: Kernel, problem: Problem, config: Config, dtype: str, precision: str
     ) -> Outputs:
-        """The outputs of one launch; before it they hold NaN, or the least integer."""
+        """The outputs of one launch; before it they hold NaN, or the largest integer."""
         import torch
 
         from tritonsnap.ops.launch import launch_with
 
-        arguments = self._arguments(kernel, problem, dtype)
+        arguments = self.arguments(kernel, problem, dtype)
         launch_with(kernel, arguments, config, precision)
         results = {}
         for name in problem.outputs:
@@ -90,7 +90,7 @@ class TorchRunner:
 
         from tritonsnap.ops.launch import launch_with
 
-        arguments = self._arguments(kernel, problem, dtype)
+        arguments = self.arguments(kernel, problem, dtype)
         quantiles = do_bench(
             lambda: launch_with(kernel, arguments, config, precision), quantiles=(0.2, 0.5, 0.8)
         )
@@ -107,7 +107,8 @@ class TorchRunner:
                 rounded[name] = torch.from_numpy(value).to(kind).double().numpy()
         return kernel.reference(**rounded)
 
-    def _arguments(self, kernel: Kernel, problem: Problem, dtype: str) -> dict[str, Any]:
+    def arguments(self, kernel: Kernel, problem: Problem, dtype: str) -> dict[str, Any]:
+        """Fresh tensors and numbers for `launch_with`; outputs are poisoned."""
         import torch
 
         arguments: dict[str, Any] = {}
@@ -119,7 +120,7 @@ class TorchRunner:
                 continue
             kind = getattr(torch, DTYPES[pointed])
             if value is None:
-                poison = torch.nan if kind.is_floating_point else torch.iinfo(kind).min
+                poison = torch.nan if kind.is_floating_point else torch.iinfo(kind).max
                 tensor = torch.full(problem.outputs[name], poison, dtype=kind)
             else:
                 tensor = torch.from_numpy(value).to(kind, copy=True)

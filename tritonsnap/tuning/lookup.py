@@ -72,9 +72,7 @@ def find_config(
     device : Device
         Where it runs.
     """
-    bucket = tuple(sorted(bucket_of(sizes).items()))
-    directories = (user_directory(), shipped_directory())
-    return _find(kernel, bucket, dtype, precision, device, directories)
+    return _find(kernel, tuple(sorted(bucket_of(sizes).items())), dtype, precision, device)
 
 
 @functools.cache
@@ -84,10 +82,9 @@ def _find(
     dtype: str,
     precision: str,
     device: Device,
-    directories: tuple[Path, ...],
 ) -> Config:
     wanted = dict(bucket)
-    for file in _candidates(kernel, device, directories):
+    for file in _candidates(kernel, device, (user_directory(), shipped_directory())):
         usable = [
             entry
             for entry in file.entries

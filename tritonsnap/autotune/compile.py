@@ -27,7 +27,7 @@ class Report:
     Parameters
     ----------
     registers : int
-        Per thread; on AMD without the accumulation registers.
+        Per thread; on AMD with the accumulation registers.
     spills : int
         On NVIDIA bytes of stack per thread, on AMD spilled registers.
     shared : int
@@ -104,7 +104,7 @@ def compile_kernel(
     )
 
 
-def problems_of(report: Report, device: Device) -> list[str]:
+def faults_of(report: Report, device: Device) -> list[str]:
     """Why a config must not be used on a device; nothing if it may."""
     found = []
     if report.spills:

@@ -39,8 +39,8 @@ class Runner(Protocol):
         """How long a launch takes."""
         ...
 
-    def rounded(self, kernel: Kernel, problem: Problem, dtype: str) -> Mapping[str, Any]:
-        """The problem's arguments as the kernel will read them."""
+    def expected(self, kernel: Kernel, problem: Problem, dtype: str) -> Outputs:
+        """The reference's outputs for the arguments as the kernel reads them."""
         ...
 
 
@@ -56,9 +56,8 @@ class TorchRunner:
     def __init__(self, device: str) -> None:
         import torch
 
-        self._torch_device = torch.device(device)
-        if self._torch_device.type == "cuda" and self._torch_device.index is None:
-            self._torch_device = torch.device("cuda", torch.cuda.current_device())
+        index = torch.cuda.current_device() if device == "cuda" else None
+        self._torch_device = torch.device(device) if index is None else torch.device(device, index)
 
     @property
     def device(self) -> Device:
@@ -68,12 +67,12 @@ class TorchRunner:
     def run(
         self, kernel: Kernel, problem: Problem, config: Config, dtype: str, precision: str
     ) -> Outputs:
-        """The outputs of one launch; before it they hold NaN, or the least integer."""
+        """The outputs of one launch; before it they hold NaN, or the largest integer."""
         import torch
 
         from tritonsnap.ops.launch import launch_with
 
-        arguments = self._arguments(kernel, problem, dtype)
+        arguments = self.arguments(kernel, problem, dtype)
         launch_with(kernel, arguments, config, precision)
         results = {}
         for name in problem.outputs:
@@ -91,14 +90,14 @@ class TorchRunner:
 
         from tritonsnap.ops.launch import launch_with
 
-        arguments = self._arguments(kernel, problem, dtype)
+        arguments = self.arguments(kernel, problem, dtype)
         quantiles = do_bench(
             lambda: launch_with(kernel, arguments, config, precision), quantiles=(0.2, 0.5, 0.8)
         )
         return Milliseconds(*quantiles)
 
-    def rounded(self, kernel: Kernel, problem: Problem, dtype: str) -> Mapping[str, Any]:
-        """The problem's arguments, real values rounded to `dtype` and back."""
+    def expected(self, kernel: Kernel, problem: Problem, dtype: str) -> Outputs:
+        """The reference's outputs for arguments rounded to `dtype` and back to float64."""
         import torch
 
         rounded = dict(problem.arguments)
@@ -106,9 +105,10 @@ class TorchRunner:
             if isinstance(value, np.ndarray) and value.dtype.kind == "f":
                 kind = getattr(torch, DTYPES[kernel.pointer_dtype(name, dtype) or dtype])
                 rounded[name] = torch.from_numpy(value).to(kind).double().numpy()
-        return rounded
+        return kernel.reference(**rounded)
 
-    def _arguments(self, kernel: Kernel, problem: Problem, dtype: str) -> dict[str, Any]:
+    def arguments(self, kernel: Kernel, problem: Problem, dtype: str) -> dict[str, Any]:
+        """Fresh tensors and numbers for `launch_with`; outputs are poisoned."""
         import torch
 
         arguments: dict[str, Any] = {}
@@ -120,7 +120,7 @@ class TorchRunner:
                 continue
             kind = getattr(torch, DTYPES[pointed])
             if value is None:
-                poison = torch.nan if kind.is_floating_point else torch.iinfo(kind).min
+                poison = torch.nan if kind.is_floating_point else torch.iinfo(kind).max
                 tensor = torch.full(problem.outputs[name], poison, dtype=kind)
             else:
                 tensor = torch.from_numpy(value).to(kind, copy=True)
@@ -129,19 +129,24 @@ class TorchRunner:
 
 
 def verify(
-    runner: Runner, kernel: Kernel, problem: Problem, config: Config, dtype: str, precision: str
+    runner: Runner,
+    kernel: Kernel,
+    problem: Problem,
+    config: Config,
+    dtype: str,
+    precision: str,
+    expected: Outputs,
 ) -> None:
-    """Compare a launch with the kernel's reference.
+    """Compare a launch with what is expected of it.
 
-    Integers must be equal. Real outputs may differ by a relative tolerance of the dtype, of the
-    largest magnitude that is expected: 1e-12 for fp64, 1e-5 for fp32.
+    Integers must be equal. Real outputs may differ by a part of the largest magnitude that is
+    expected: 1e-12 for fp64, 1e-5 for fp32.
 
     Raises
     ------
     WrongResultError
         If they differ, with the largest and the root mean square error.
     """
-    expected = kernel.reference(**runner.rounded(kernel, problem, dtype))
     found = runner.run(kernel, problem, config, dtype, precision)
     for name, right in expected.items():
         error = np.abs(found[name].astype(np.float64) - right)

@@ -28,10 +28,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.tuning import Config, Device, Sizes, find_config, source_hash
+from tritonsnap.tuning import Config, Device, Sizes, bucket_of, find_config, source_hash
 
 Grid = tuple[int, ...]
 Arguments = Mapping[str, Any]
@@ -46,7 +45,6 @@ DTYPES: Mapping[str, str] = {
     "i16": "int16",
     "i8": "int8",
     "u8": "uint8",
-    "i1": "bool",
 }
 """Triton's names of the dtypes and the array libraries'."""
 
@@ -88,9 +86,11 @@ class Kernel:
     dtypes : tuple of str
         What T may be.
     configs : tuple of dict
-        What the tuner tries; a tuned config outside of it is not used.
+        What the tuner tries; a tuned config outside of it is not used. Results must not depend
+        on it: a size class is a `constants` of its own declaration.
     heuristic : callable
-        ``heuristic(sizes, dtype, precision, device) -> config``, for a device that nobody tuned.
+        ``heuristic(sizes, dtype, precision, device) -> config``, for a device that nobody tuned;
+        the sizes are rounded down to powers of two.
     grid : callable
         ``grid(arguments) -> tuple of int``; the arguments include those of the config.
     problem : callable
@@ -150,7 +150,8 @@ class Kernel:
 
     def default(self, sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
         """The config for a device that nobody tuned."""
-        config = dict(self.heuristic(sizes, dtype, precision, device))
+        rounded = {name: 2**log for name, log in bucket_of(sizes).items()}
+        config = dict(self.heuristic(rounded, dtype, precision, device))
         while not self._fits(config, dtype, device) and config.get("num_stages", 1) > 1:
             config["num_stages"] -= 1
         return config
@@ -174,9 +175,7 @@ class Kernel:
         return kind[1:].replace("T", dtype) if kind.startswith("*") else None
 
     def _fits(self, config: Config, dtype: str, device: Device) -> bool:
-        return (
-            self.shared_bytes is None or self.shared_bytes(config, dtype) <= device.shared_memory
-        )
+        return self.shared_bytes is None or self.shared_bytes(config, dtype) <= device.shared_memory
 
 
 def config_space(**values: Sequence[int]) -> tuple[Config, ...]:
@@ -187,7 +186,7 @@ def config_space(**values: Sequence[int]) -> tuple[Config, ...]:
 
 
 def declared_kernels() -> tuple[Kernel, ...]:
-    """Every `Kernel` of every op, by name.
+    """Every `Kernel` of every op, by name; an op's module may keep a family of them in a dict.
 
     Raises
     ------
@@ -209,4 +208,6 @@ def _walk(path: Sequence[str]) -> Iterator[Kernel]:
             package = importlib.import_module(op.name)
             if any(module.name == "kernels" for module in pkgutil.iter_modules(package.__path__)):
                 module = importlib.import_module(f"{op.name}.kernels")
-                yield from (item for item in vars(module).values() if isinstance(item, Kernel))
+                for item in vars(module).values():
+                    items = item.values() if isinstance(item, Mapping) else (item,)
+                    yield from (item for item in items if isinstance(item, Kernel))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,10 +129,10 @@ class ConfigFile:
             entries=tuple(_parse_entry(entry) for entry in header["entries"]),
         )
 
-    def updated(self, entries: tuple[Entry, ...]) -> ConfigFile:
-        """The same file with `entries` in place of those of equal keys."""
-        merged = {entry.key: entry for entry in (*self.entries, *entries)}
-        return replace(self, entries=tuple(merged[key] for key in sorted(merged)))
+    def with_entries(self, entries: Iterable[Entry]) -> ConfigFile:
+        """The same file with other entries, sorted; of those with equal keys the last."""
+        by_key = {entry.key: entry for entry in entries}
+        return replace(self, entries=tuple(by_key[key] for key in sorted(by_key)))
 
     def write(self, directory: Path) -> Path:
         """Replace the file in `directory`; a reader sees the old content or all of the new."""
@@ -144,19 +144,29 @@ class ConfigFile:
         write_atomically(path, json.dumps(data, indent=2, sort_keys=True) + "\n")
         return path
 
-    def add_to(self, directory: Path) -> Path:
+    def add_to(self, directory: Path, *, keep_faster: bool = False) -> Path:
         """Write these entries beside those already there that were tuned on the same source.
 
         Processes that do so at once wait for each other, so no entry is lost.
+
+        Parameters
+        ----------
+        directory : Path
+            The directory of caches.
+        keep_faster : bool
+            Of two entries with equal keys keep the faster, not the one of this file.
         """
         path = self.path(directory, self.kernel, self.device)
         with _lock(path):
             try:
                 found = self.read(path)
+                old = found.entries if found.source == self.source else ()
             except (FileNotFoundError, CacheError):
-                return self.updated(()).write(directory)
-            kept = found.entries if found.source == self.source else ()
-            return replace(self, entries=kept).updated(self.entries).write(directory)
+                old = ()
+            both = (*old, *self.entries)
+            if keep_faster:
+                both = tuple(sorted(both, key=lambda entry: -entry.milliseconds.p50))
+            return self.with_entries(both).write(directory)
 
 
 def _parse_entry(data: Any) -> Entry:

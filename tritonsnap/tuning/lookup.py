@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ Sizes = Mapping[str, int]
 """The sizes of a problem that its best config depends on."""
 
 
-class Tunable(Protocol):
+class Tunable(Hashable, Protocol):
     """What the lookup must know of a kernel (`tritonsnap.ops.kernel.Kernel` has it)."""
 
     @property
@@ -72,9 +72,7 @@ def find_config(
     device : Device
         Where it runs.
     """
-    bucket = tuple(sorted(bucket_of(sizes).items()))
-    directories = (user_directory(), shipped_directory())
-    return _find(kernel, bucket, dtype, precision, device, directories)
+    return _find(kernel, tuple(sorted(bucket_of(sizes).items())), dtype, precision, device)
 
 
 @functools.cache
@@ -84,10 +82,9 @@ def _find(
     dtype: str,
     precision: str,
     device: Device,
-    directories: tuple[Path, ...],
 ) -> Config:
     wanted = dict(bucket)
-    for file in _candidates(kernel, device, directories):
+    for file in _candidates(kernel, device, (user_directory(), shipped_directory())):
         usable = [
             entry
             for entry in file.entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.ops.dispatch import face_of
+from tritonsnap.arrays import library_of
 
 
 def coo_to_csr(rows: Any, num_rows: int, *, indices_are_sorted: bool = False) -> Any:
@@ -41,5 +41,12 @@ def coo_to_csr(rows: Any, num_rows: int, *, indices_are_sorted: bool = False) ->
         of JAX, where no value is known, entries outside are left out, so the last pointer is less
         than nnz.
     """
-    face = face_of(__name__, rows)
+    face: Any
+    library = library_of(rows)
+    if library == "torch":  # import statements, because torch.compile follows no other import
+        from tritonsnap.ops.coo_to_csr import torch as face
+    elif library == "jax":
+        from tritonsnap.ops.coo_to_csr import jax as face
+    else:
+        from tritonsnap.ops.coo_to_csr import numpy as face
     return face.coo_to_csr(rows, num_rows, indices_are_sorted=indices_are_sorted)

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from tritonsnap.ops.kernel import Arguments, Grid, Kernel, Problem, Sizes, config_space
+from tritonsnap.ops.kernel import Arguments, Grid, Kernel, Problem, config_space
+from tritonsnap.tuning import Sizes
 
 UNIT = 8192
 """Chunks of entries are multiples of it."""
@@ -72,9 +73,7 @@ def _add(a, b):
 
 
 @triton.jit
-def csr_scan(
-    counts, num_chunks, num_rows, sums, totals, TILE: tl.constexpr, CHUNKS: tl.constexpr
-):
+def csr_scan(counts, num_chunks, num_rows, sums, totals, TILE: tl.constexpr, CHUNKS: tl.constexpr):
     """Sum the chunks' counts, scan them within a tile of rows, and write the tile's total."""
     i_tile = tl.program_id(0).to(tl.int64)
     o_row = i_tile * TILE + tl.arange(0, TILE)  # [TILE]
@@ -246,9 +245,10 @@ CSR_COUNT = Kernel(
         "counts": "*i32",
     },
     dtypes=("i32", "i64"),
-    configs=config_space(BLOCK=(1024, 2048, 4096), BINS=(256, 1024, 4096), num_warps=(4, 8)),
+    configs=config_space(BLOCK=(1024, 2048, 4096), BINS=(256, 1024), num_warps=(4, 8)),
+    # of these shapes, only two leave gfx942 enough scalar registers for the masks
     heuristic=lambda sizes, dtype, precision, device: {
-        "BLOCK": 2048,
+        "BLOCK": 1024 if sizes["num_rows"] <= 256 else 2048,
         "BINS": 256 if sizes["num_rows"] <= 256 else 1024,
         "num_warps": 4,
     },

@@ -13,7 +13,8 @@ from tritonsnap.ops.launch import launch
 def coo_to_csr(rows: Tensor, num_rows: int, *, indices_are_sorted: bool = False) -> Tensor:
     """Compress row indices to row pointers; see `tritonsnap.coo_to_csr`."""
     check_arguments(rows, num_rows)
-    return _coo_to_csr(rows, num_rows, indices_are_sorted)
+    pointers: Tensor = _coo_to_csr(rows, num_rows, indices_are_sorted)
+    return pointers
 
 
 @torch.library.custom_op("tritonsnap::coo_to_csr", mutates_args=(), device_types="cpu")

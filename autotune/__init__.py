@@ -1,0 +1,1 @@
+"""Makes and keeps the tuned configs that the package ships (`tritonsnap/tuning/configs`)."""

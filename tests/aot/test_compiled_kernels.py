@@ -1,0 +1,94 @@
+"""What the compiled code of every declared kernel looks like, without a GPU."""
+
+import functools
+import re
+
+import pytest
+
+from tritonsnap.autotune.check import Build, default_builds
+from tritonsnap.autotune.compile import Report, compile_kernel, faults_of
+from tritonsnap.ops.kernel import declared_kernels
+
+BUILDS = [build for kernel in declared_kernels() for build in default_builds(kernel)]
+
+
+@pytest.fixture(params=BUILDS, ids=str, scope="module")
+def build(request: pytest.FixtureRequest) -> Build:
+    return request.param
+
+
+@functools.cache
+def report_of(number: int) -> Report:
+    return compile_kernel(*BUILDS[number])
+
+
+@pytest.fixture
+def report(build: Build) -> Report:
+    return report_of(BUILDS.index(build))
+
+
+def test_neither_spills_nor_needs_more_than_the_device_has(build: Build, report: Report) -> None:
+    assert not faults_of(report, build.device)
+    assert report.registers <= build.kernel.max_registers
+
+
+def test_moves_16_bytes_a_thread_where_declared(build: Build, report: Report) -> None:
+    assert report.wide_loads or not build.kernel.wide_loads
+    assert report.wide_stores or not build.kernel.wide_stores
+
+
+def test_multiplies_on_tensor_cores_where_the_precision_allows(
+    build: Build, report: Report
+) -> None:
+    if build.kernel.dots and (build.dtype != "fp32" or build.precision != "ieee"):
+        assert report.tensor_cores
+
+
+def test_offsets_cannot_overflow(report: Report) -> None:
+    assert not narrow_offsets(report.ttir)
+
+
+def narrow_offsets(ttir: str) -> list[str]:
+    """Pointer offsets that are computed in 32 bits from what has no small bound.
+
+    A 32-bit offset may be made of constants and ranges, which the block sizes bound, or be a
+    value just as it was loaded.
+    """
+    definitions = {}
+    for line in ttir.splitlines():
+        if found := re.match(r"\s*(%\w+)(?::\d+)? = (.*)", line):
+            definitions[found[1]] = found[2]
+    wrong = []
+    for line in definitions.values():
+        if found := re.match(r"tt\.addptr %\w+, (%\w+) : .*[, x]i32>? loc", line):
+            offset = definitions.get(found[1], "")
+            if not offset.startswith("tt.load") and not _is_bounded(found[1], definitions):
+                wrong.append(line)
+    return wrong
+
+
+def _is_bounded(name: str, definitions: dict[str, str]) -> bool:
+    definition = definitions.get(name, "")
+    if re.match(r"arith\.constant|tt\.make_range", definition):
+        return True
+    known = r"arith\.(addi|subi|muli|remsi|divsi|shli)|tt\.(splat|expand_dims|broadcast|trans)\b"
+    if not re.match(known, definition):
+        return False
+    operands = re.findall(r"%\w+", definition.split(" : ")[0])
+    return all(_is_bounded(operand, definitions) for operand in operands)
+
+
+NARROW = """
+    %i = tt.get_program_id x : i32 loc(#loc6)
+    %block = arith.constant 1024 : i32 loc(#loc4)
+    %first = arith.muli %i, %block : i32 loc(#loc4)
+    %range = tt.make_range {end = 8 : i32, start = 0 : i32} : tensor<8xi32> loc(#loc49)
+    %splat = tt.splat %first : i32 -> tensor<8xi32> loc(#loc49)
+    %offset = arith.addi %splat, %range : tensor<8xi32> loc(#loc49)
+    %p = tt.addptr %rows, OFFSET : tensor<8x!tt.ptr<i32>>, tensor<8xi32> loc(#loc56)
+"""
+
+
+def test_the_check_of_offsets_finds_a_narrow_one() -> None:
+    assert narrow_offsets(NARROW.replace("OFFSET", "%offset"))
+    assert not narrow_offsets(NARROW.replace("OFFSET", "%range"))

@@ -1,0 +1,16 @@
+"""Tests that need a process of their own run through `test_own_processes.py`."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+OWN_PROCESS = (HERE / "kernels", HERE / "aot")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    named = [(config.invocation_params.dir / arg.split("::")[0]).resolve() for arg in config.args]
+    for folder in OWN_PROCESS:
+        if collection_path == folder and not any(path.is_relative_to(folder) for path in named):
+            return True
+    return None

@@ -1,5 +1,6 @@
 """What is nonzero: patterns, SnAp masks, column groups. NumPy only."""
 
 from tritonsnap.sparsity.pattern import SparsityPattern
+from tritonsnap.sparsity.snap import snap_pattern
 
-__all__ = ["SparsityPattern"]
+__all__ = ["SparsityPattern", "snap_pattern"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,12 +31,29 @@ def pointers(sorted_owner: NDArray[np.integer], num_owners: int) -> NDArray[np.i
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def sorted_unique(keys: NDArray[np.int64], limit: int | None = None) -> NDArray[np.int64]:
-    """Sort keys and drop duplicates; below a dense `limit` by marking instead of sorting."""
-    if limit is not None and limit <= 16 * len(keys):
-        marks = np.zeros(limit, bool)
-        marks[keys] = True
-        return np.flatnonzero(marks)
-    if len(keys) > 1 and not np.all(keys[1:] > keys[:-1]):
-        return np.unique(keys)
-    return keys
+def sorted_unique(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sort keys and drop duplicates; free of cost where they are so already."""
+    if len(keys) < 2 or np.all(keys[1:] > keys[:-1]):
+        return keys
+    keys = np.sort(keys)  # np.unique hashes integers, which is ten times slower here
+    return keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+
+
+def joint_kinds(
+    kinds: Sequence[NDArray[np.integer]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number the distinct combinations of several labels per column.
+
+    Returns
+    -------
+    column_kind : int64 [columns]
+        The combination that each column has.
+    members : int64 [len(kinds), combinations]
+        The labels of each combination.
+    """
+    joint = np.zeros(len(kinds[0]), np.int64)
+    for labels in kinds:
+        joint = joint * (int(labels.max(initial=0)) + 1) + labels
+        joint = np.unique(joint, return_inverse=True)[1]
+    first = np.unique(joint, return_index=True)[1]
+    return joint, np.stack([labels[first] for labels in kinds]).astype(np.int64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tritonsnap.files import read_arrays, write_arrays
-from tritonsnap.sparsity.indices import index_dtype, pointers, ranges, sorted_unique
+from tritonsnap.sparsity.indices import index_dtype, joint_kinds, pointers, ranges, sorted_unique
+from tritonsnap.sparsity.reach import product_of_supports
 
 FORMAT = "tritonsnap.SparsityPattern/1"
 
@@ -257,8 +257,7 @@ class SparsityPattern:
     @cached_property
     def indptr(self) -> NDArray[np.int64]:
         """int64 [columns + 1]: where each column begins among the values (CSC)."""
-        sizes = np.diff(self.support_indptr)[self.column_kind]
-        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return self.column_starts()
 
     @cached_property
     def rows(self) -> NDArray[np.integer]:
@@ -272,10 +271,10 @@ class SparsityPattern:
         columns = np.arange(self.shape[1], dtype=index_dtype(self.shape[1]))
         return np.repeat(columns, np.diff(self.indptr))
 
-    @property
+    @cached_property
     def nnz(self) -> int:
         """Number of positions."""
-        return int(self.indptr[-1])
+        return int(np.diff(self.support_indptr)[self.column_kind].sum())
 
     @property
     def density(self) -> float:
@@ -300,10 +299,32 @@ class SparsityPattern:
             hasher.update(np.ascontiguousarray(array, np.int64))
         return hasher.hexdigest()
 
+    def column_starts(self) -> NDArray[np.int64]:
+        """The same as `indptr`, not kept: plans of many columns ask once."""
+        sizes = np.diff(self.support_indptr)[self.column_kind]
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
     def column(self, index: int) -> NDArray[np.integer]:
         """The rows of one column."""
         kind = self.column_kind[index]
         return self.support_rows[self.support_indptr[kind] : self.support_indptr[kind + 1]]
+
+    def distinct_columns(self) -> SparsityPattern:
+        """The pattern [rows, num_kinds] that has each distinct column once."""
+        return self.take_columns(np.unique(self.column_kind, return_index=True)[1])
+
+    def take_columns(self, columns: ArrayLike) -> SparsityPattern:
+        """The pattern whose columns are those of this one at the given indices."""
+        columns = _integers("columns", columns)
+        _check_range("columns", columns, self.shape[1])
+        return self.kinds_as_columns(self.column_kind[columns])
+
+    def kinds_as_columns(self, kinds: ArrayLike) -> SparsityPattern:
+        """The pattern whose columns are distinct columns of this one, given by their kinds."""
+        kinds = _integers("kinds", kinds)
+        return SparsityPattern.from_columns(
+            (self.shape[0], len(kinds)), self.support_indptr, self.support_rows, kinds
+        )
 
     def contains(self, other: SparsityPattern) -> bool:
         """Whether every position of `other` is one of this pattern."""
@@ -348,9 +369,7 @@ class SparsityPattern:
             _check_same_shape(self, other)
         # Columns with equal kinds in all operands are equal in the union: merge kinds only.
         patterns = (self, *others)
-        joint, column_kind = np.unique(
-            np.stack([pattern.column_kind for pattern in patterns]), axis=1, return_inverse=True
-        )
+        column_kind, joint = joint_kinds([pattern.column_kind for pattern in patterns])
         owner, rows = [], []
         for pattern, kinds in zip(patterns, joint, strict=True):
             sizes = np.diff(pattern.support_indptr)[kinds]
@@ -366,35 +385,16 @@ class SparsityPattern:
     def product(self, other: SparsityPattern) -> SparsityPattern:
         """The pattern of the matrix product: where some path leads from row to column.
 
-        Costs memory in proportion to the paths of a slice of the distinct columns of `other`,
-        never that of a dense matrix of all columns.
+        Works on slices of the distinct columns of `other`: no dense matrix of all columns.
         """
         if self.shape[1] != other.shape[0]:
             raise ValueError(f"cannot multiply shapes {self.shape} and {other.shape}")
-        num_rows = self.shape[0]
-        sizes = np.diff(self.indptr)
-        through = other.support_rows  # inner index of each (kind, inner) pair
-        paths = np.concatenate([[0], np.cumsum(sizes[through])])[other.support_indptr]
-        owner, rows = [], []
-        start = 0
-        while start < other.num_kinds:
-            stop = int(np.searchsorted(paths, paths[start] + _PATHS_AT_ONCE, side="right")) - 1
-            stop = min(max(stop, start + 1), other.num_kinds)
-            pairs = slice(other.support_indptr[start], other.support_indptr[stop])
-            inner = through[pairs]
-            kind = np.repeat(np.arange(start, stop), np.diff(other.support_indptr[start : stop + 1]))
-            reached = self.rows[ranges(self.indptr[inner], sizes[inner])]
-            keys = (np.repeat(kind, sizes[inner]) - start) * np.int64(num_rows) + reached
-            keys = sorted_unique(keys, (stop - start) * num_rows)
-            owner.append(keys // max(num_rows, 1) + start)
-            rows.append(keys % max(num_rows, 1))
-            start = stop
-        return SparsityPattern._from_owned_rows(
-            (num_rows, other.shape[1]),
-            np.concatenate([*owner, np.empty(0, np.int64)]),
-            np.concatenate([*rows, np.empty(0, np.int64)]),
+        owner, rows = product_of_supports(self, other.support_indptr, other.support_rows)
+        return SparsityPattern.from_columns(
+            (self.shape[0], other.shape[1]),
+            pointers(owner, other.num_kinds),
+            rows,
             other.column_kind,
-            other.num_kinds,
         )
 
     def __matmul__(self, other: SparsityPattern) -> SparsityPattern:
@@ -504,14 +504,12 @@ class SparsityPattern:
         """Keys (joint kind, row): a column comparison that never expands equal columns."""
         joint = self.column_kind, other.column_kind
         first, second = joint if id(self) < id(other) else joint[::-1]
-        pairs, index = np.unique(np.stack([first, second]), axis=1, return_index=True)
-        kinds = self.column_kind[index]
+        _, pairs = joint_kinds([first, second])
+        kinds = pairs[0] if first is self.column_kind else pairs[1]
         sizes = np.diff(self.support_indptr)[kinds]
         rows = self.support_rows[ranges(self.support_indptr[kinds], sizes)]
-        return np.repeat(np.arange(pairs.shape[1]), sizes) * np.int64(self.shape[0]) + rows
+        return np.repeat(np.arange(len(kinds)), sizes) * np.int64(self.shape[0]) + rows
 
-
-_PATHS_AT_ONCE = 1 << 22
 
 
 def _checked_shape(shape: Any) -> tuple[int, int]:

@@ -1,0 +1,113 @@
+"""The arguments that the ops share, read and checked once for all faces."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.packing import Packing, Side
+
+Form = Literal["values", "dense"]
+PRECISIONS = ("ieee", "tf32x3", "tf32")
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+
+
+class Influence(NamedTuple):
+    """Values of a sparse operand as an op received them, and as blocks."""
+
+    values: Any
+    blocks: tuple[Any, ...]
+    batch: tuple[int, ...]
+
+    @property
+    def flat(self) -> bool:
+        """Whether it was given flat: then the result is given back flat."""
+        return not isinstance(self.values, tuple)
+
+
+def read_influence(name: str, x: Any, packing: Packing, side: Side) -> Influence:
+    """Blocks of a sparse operand that is given flat ``[..., nnz]`` or packed.
+
+    Raises
+    ------
+    ValueError, TypeError
+        That name `name`, for a wrong shape or dtype.
+    """
+    if isinstance(x, (tuple, list)):
+        batch = packing.check_blocks(name, x, side)
+        for number, block in enumerate(x):
+            check_float(f"{name}[{number}]", block)
+        return Influence(tuple(x), tuple(x), batch)
+    pattern = packing.groups.x if side == "x" else packing.groups.mask
+    pattern.check_values(name, x)
+    check_float(name, x)
+    return Influence(x, packing.pack(x, side), tuple(x.shape[:-1]))
+
+
+def dynamics_form(d: Any, plan: DsmmPlan, batch: tuple[int, ...]) -> Form:
+    """Whether `d` is a dense ``[..., m, k]`` or the values ``[..., nnz]`` on `plan.dynamics`.
+
+    The number of batch axes decides where both shapes fit.
+
+    Raises
+    ------
+    ValueError
+        If neither fits, or both fit in spite of the batch axes.
+    """
+    shape, nnz = tuple(d.shape), plan.dynamics.nnz
+    matrix = plan.dynamics.shape
+    check_float("d", d)
+    as_dense = shape[-2:] == matrix and _compatible(shape[:-2], batch)
+    as_values = len(shape) > 0 and shape[-1] == nnz and _compatible(shape[:-1], batch)
+    if as_dense and as_values:
+        if len(shape) == len(batch) + 2:
+            return "dense"
+        raise ValueError(
+            f"`d` of shape {list(shape)} may be a dense matrix {list(matrix)} as well as {nnz} "
+            f"values per batch row; give a dense matrix its {len(batch)} batch axes, "
+            "or values as `plan.dynamics.to_dense(values)`"
+        )
+    if as_dense:
+        return "dense"
+    if as_values:
+        return "values"
+    raise ValueError(
+        f"`d` must have shape [..., {matrix[0]}, {matrix[1]}] (dense) or [..., {nnz}] (values on "
+        f"`plan.dynamics`) with batch axes that broadcast with {list(batch)}, got {list(shape)}"
+    )
+
+
+def check_rows(name: str, array: Any, rows: int, batch: tuple[int, ...]) -> None:
+    """Raise unless `array` is ``[..., rows]`` with batch axes that broadcast with `batch`."""
+    check_float(name, array)
+    shape = tuple(array.shape)
+    if not shape or shape[-1] != rows or not _compatible(shape[:-1], batch):
+        raise ValueError(
+            f"`{name}` must have shape [..., {rows}] with batch axes that broadcast with "
+            f"{list(batch)}, got {list(shape)}"
+        )
+
+
+def check_float(name: str, array: Any) -> None:
+    """Raise a `TypeError` that names `name` unless `array` holds floating-point numbers."""
+    dtype = str(array.dtype).removeprefix("torch.")
+    if dtype not in _FLOATS:
+        raise TypeError(f"`{name}` must have a floating-point dtype, got {dtype}")
+
+
+def check_plan(plan: Any) -> None:
+    """Raise unless `plan` is a `DsmmPlan`."""
+    if not isinstance(plan, DsmmPlan):
+        raise TypeError(f"`plan` must be a DsmmPlan, got {type(plan).__name__}")
+
+
+def check_precision(precision: str) -> None:
+    """Raise unless `precision` is one of `PRECISIONS`."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"`precision` must be one of {PRECISIONS}, got {precision!r}")
+
+
+def _compatible(lead: tuple[int, ...], batch: tuple[int, ...]) -> bool:
+    """Whether batch axes `lead` and `batch` broadcast with each other."""
+    pairs = zip(lead[::-1], batch[::-1], strict=False)
+    return all(one == other or 1 in (one, other) for one, other in pairs)

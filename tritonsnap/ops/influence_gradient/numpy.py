@@ -1,0 +1,55 @@
+"""`influence_gradient` in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
+from tritonsnap.ops.masked_dsmm.numpy import _padded_rows
+from tritonsnap.plan.blocks import ElementwiseBlock, WalkBlock
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.packing import Packing
+
+Array = NDArray[Any]
+
+
+def influence_gradient(
+    delta: Array, j: Array | tuple[Array, ...], plan: DsmmPlan, *, sum_batch: bool = False
+) -> Array:
+    """NumPy face of `tritonsnap.influence_gradient`."""
+    check_plan(plan)
+    packing = plan.packing()
+    given = read_influence("j", j, packing, "mask")
+    check_rows("delta", delta, plan.mask.shape[0], given.batch)
+    blocks = gradient(packing, delta, given.blocks, sum_batch)
+    return packing.unpack_columns(blocks, like=delta.sum() if sum_batch else delta[..., 0])
+
+
+def gradient(
+    packing: Packing, delta: Array, blocks: tuple[Array, ...], sum_batch: bool
+) -> tuple[Array, ...]:
+    """delta^T J of each block, ``[..., G, C]``, summed over all batch axes on request."""
+    results = []
+    for block, j in zip(packing.blocks, blocks, strict=True):
+        lead = np.broadcast_shapes(delta.shape[:-1], j.shape[: j.ndim - len(block.mask_shape)])
+        if isinstance(block, ElementwiseBlock):
+            rows = delta[..., block.mask_row]
+            if sum_batch:
+                rows = np.broadcast_to(rows, (*lead, rows.shape[-1])).reshape(-1, rows.shape[-1])
+                j = np.broadcast_to(j, (*lead, *block.mask_shape)).reshape(-1, *block.mask_shape)
+                results.append(np.einsum("bg,bgc->gc", rows, j))
+                continue
+            result = rows[..., None] * j
+        elif isinstance(block, WalkBlock):
+            weighted = delta[..., block.mask_row, None] * j
+            result = np.add.reduceat(weighted, block.mask_indptr[:-1], axis=-2)
+        else:
+            rows = _padded_rows(block, delta)[..., None, :]
+            result = np.matmul(rows, j)[..., 0, :]
+        if sum_batch:
+            result = result.sum(axis=tuple(range(len(lead))))
+        results.append(result)
+    return tuple(results)

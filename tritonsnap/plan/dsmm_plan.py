@@ -1,0 +1,273 @@
+"""`DsmmPlan`: everything about ``M * (D X)`` that the patterns decide."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.util
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritonsnap.arrays import library_of
+from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.plan.blocks import Regime
+from tritonsnap.plan.cost import TARGETS
+from tritonsnap.plan.packing import Packing
+from tritonsnap.sparsity.groups import ColumnGroups
+from tritonsnap.sparsity.pattern import SparsityPattern
+
+FORMAT = "tritonsnap.DsmmPlan/1"
+
+
+class DsmmPlan:
+    """The plan of a masked dense-sparse product ``M * (D X)``, built once from patterns.
+
+    Columns with equal supports are grouped; a group's part is a small product
+    ``D[S, R] @ X[R, C]``, for which each target (NumPy, SciPy, XLA) chooses a regime by its cost
+    model. A plan holds no values. In JAX it is a pytree: pass it to a jitted function as an
+    argument, since closing over it would make its index arrays constants of the program.
+
+    Parameters
+    ----------
+    x : pattern [k, p]
+        The pattern of X.
+    mask : pattern [m, p]
+        The pattern M of the result; for the recurrence of an influence the same as `x`.
+    dynamics : pattern [m, k], optional
+        Where D may be nonzero; without it, everywhere. Entries of a dense D outside of it count
+        as zero.
+    segments
+        Columns at which a new segment begins: groups of one row do not reach across segments.
+
+    Attributes
+    ----------
+    x, mask
+        The patterns given.
+    dynamics : pattern [m, k]
+        The entries of D that some group really needs: the order of D given as values.
+    groups : ColumnGroups
+        The columns that share supports.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit each other.
+
+    Examples
+    --------
+    >>> pattern = SparsityPattern.from_dense([[1, 1, 0], [0, 1, 0], [0, 0, 1]])
+    >>> plan = DsmmPlan(pattern, pattern)
+    >>> plan
+    DsmmPlan(M 3 x 3 with 4 nonzeros, X 3 x 3 with 4 nonzeros, D 3 x 3 with 5 needed, 3 groups)
+    """
+
+    def __init__(
+        self,
+        x: SparsityPattern,
+        mask: SparsityPattern,
+        dynamics: SparsityPattern | None = None,
+        *,
+        segments: Sequence[int] = (),
+    ) -> None:
+        for name, pattern in (("x", x), ("mask", mask)):
+            if not isinstance(pattern, SparsityPattern):
+                raise TypeError(
+                    f"`{name}` must be a SparsityPattern, got {type(pattern).__name__}"
+                )
+        if x.shape[1] != mask.shape[1]:
+            raise ValueError(
+                f"`x` and `mask` must have equally many columns, got {x.shape} and {mask.shape}"
+            )
+        if dynamics is not None and dynamics.shape != (mask.shape[0], x.shape[0]):
+            raise ValueError(
+                f"`dynamics` must have shape {(mask.shape[0], x.shape[0])} "
+                f"(rows of `mask`, rows of `x`), got {dynamics.shape}"
+            )
+        self.x = x
+        self.mask = mask
+        self.segments = tuple(int(start) for start in segments)
+        self.groups = ColumnGroups.build(x, mask, self.segments)
+        self.restricted = dynamics is not None and dynamics.nnz < dynamics.shape[0] * (
+            dynamics.shape[1]
+        )
+        needed = _needed_entries(self.groups)
+        self.dynamics = needed if dynamics is None else _intersection(dynamics, needed)
+        self._packings: dict[tuple[str, Regime | None], Packing] = {}
+
+    # ---- packings ------------------------------------------------------------------------------
+
+    def packing(self, target: str | None = None, regime: Regime | None = None) -> Packing:
+        """How a target organises this plan.
+
+        Parameters
+        ----------
+        target
+            "numpy", "scipy" or "xla"; by default the best for NumPy arrays on this machine.
+        regime
+            Forces the regime of all groups that have more than one row, to compare regimes.
+
+        Raises
+        ------
+        ValueError
+            If there is no such target.
+        """
+        name = target or default_target()
+        if name not in TARGETS:
+            raise ValueError(f"`target` must be one of {sorted(TARGETS)}, got {target!r}")
+        key = (name, regime)
+        if key not in self._packings:
+            self._packings[key] = Packing.build(
+                self.groups, self.dynamics, TARGETS[name], self.restricted, regime
+            )
+        return self._packings[key]
+
+    def packing_for(self, *arrays: Any) -> Packing:
+        """The packing for the library that `arrays` belong to."""
+        return self.packing("xla" if library_of(*arrays) == "jax" else None)
+
+    def view(self, packing: Packing) -> DsmmPlan:
+        """The same plan with `packing` in place of the one it has for that target."""
+        plan = copy.copy(self)
+        plan._packings = {**self._packings, (packing.target.name, None): packing}
+        return plan
+
+    def pack(self, values: Any) -> tuple[Any, ...]:
+        """Turn flat values ``[..., nnz(x)]`` into the blocks of their library."""
+        return self.packing_for(values).pack(values, "x")
+
+    def unpack(self, blocks: tuple[Any, ...]) -> Any:
+        """Turn blocks of M into flat values ``[..., nnz(mask)]``."""
+        return self.packing_for(*blocks).unpack(blocks, "mask")
+
+    # ---- what it says --------------------------------------------------------------------------
+
+    @property
+    def regime(self) -> list[Regime]:
+        """The regime of each group on the default target."""
+        return list(self.packing().regimes)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of structure that the packed ops read on the default target."""
+        return self.packing().structure_bytes
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one product in the regimes of the default target."""
+        packing = self.packing()
+        total = 0
+        columns, written, read = (
+            self.groups.num_columns,
+            self.groups.mask_sizes,
+            self.groups.x_sizes,
+        )
+        for block in packing.blocks:
+            g = block.groups
+            if block.regime == Regime.ELEMENTWISE:
+                total += int(columns[g].sum())
+            elif block.regime == Regime.WALK:
+                total += 2 * int((packing.costs.nonzeros[g] * columns[g]).sum())
+            else:
+                total += 2 * int((written[g] * read[g] * columns[g]).sum())
+        return total
+
+    def transpose(self) -> DsmmPlan:
+        """The plan of ``X * (D^T M)``, whose packed values have the same layout.
+
+        ``masked_dsmm(d_transposed, r, plan.transpose())`` is the adjoint of
+        ``masked_dsmm(d, x, plan)`` in x.
+        """
+        plan = DsmmPlan(self.mask, self.x, self.dynamics.transpose(), segments=self.segments)
+        plan.restricted = self.restricted
+        for key, packing in self._packings.items():
+            plan._packings[key] = packing.transpose(plan.dynamics)
+        return plan
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the content, equal in every process."""
+        parts = (self.x.digest, self.mask.digest, self.dynamics.digest, self.restricted)
+        content = repr((*parts, self.segments)).encode()
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to an ``.npz`` file, atomically."""
+        arrays = {
+            **self.x._arrays("x."),
+            **self.mask._arrays("mask."),
+            **self.dynamics._arrays("dynamics."),
+            "restricted": np.asarray(self.restricted),
+            "segments": np.asarray(self.segments, np.int64),
+        }
+        write_arrays(path, FORMAT, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DsmmPlan:
+        """Read a plan that `save` wrote.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If it is not a plan, or is damaged.
+        """
+        arrays = read_arrays(path, FORMAT)
+        x, mask, dynamics = (
+            SparsityPattern._from_arrays(arrays, Path(path), prefix)
+            for prefix in ("x.", "mask.", "dynamics.")
+        )
+        try:
+            plan = cls(x, mask, dynamics, segments=arrays["segments"].tolist())
+            plan.restricted = bool(arrays["restricted"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} holds no valid plan: {error}") from error
+        return plan
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DsmmPlan) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        def named(name: str, pattern: SparsityPattern, word: str) -> str:
+            rows, cols = pattern.shape
+            return f"{name} {rows} x {cols} with {pattern.nnz} {word}"
+
+        parts = [
+            named("M", self.mask, "nonzeros"),
+            named("X", self.x, "nonzeros"),
+            named("D", self.dynamics, "needed"),
+            f"{len(self.groups)} groups",
+        ]
+        return f"DsmmPlan({', '.join(parts)})"
+
+
+def default_target() -> str:
+    """The best target for NumPy arrays here: "scipy" where SciPy is installed."""
+    return "scipy" if importlib.util.find_spec("scipy") else "numpy"
+
+
+def _needed_entries(groups: ColumnGroups) -> SparsityPattern:
+    """The pattern [m, k] of the entries of D that lie in some group's rows and columns."""
+    written = groups.mask.kinds_as_columns(groups.mask_kind)
+    read = groups.x.kinds_as_columns(groups.x_kind)
+    return written @ read.T
+
+
+def _intersection(one: SparsityPattern, other: SparsityPattern) -> SparsityPattern:
+    """The positions that are in both patterns."""
+    sizes = np.diff(other.support_indptr)[other.column_kind]
+    if int(sizes.sum()) == other.shape[0] * other.shape[1]:
+        return one
+    marks = np.zeros((other.num_kinds, other.shape[0]), bool)
+    kind = np.repeat(np.arange(other.num_kinds), np.diff(other.support_indptr))
+    marks[kind, other.support_rows] = True
+    kept = marks[other.column_kind[one.cols], one.rows]
+    return SparsityPattern.from_coo(one.rows[kept], one.cols[kept], one.shape)

@@ -1,0 +1,185 @@
+"""`FactorStructure`: an immediate Jacobian that is an outer product in every column.
+
+For a weight from source j into unit i the immediate Jacobian is ``gain[i] * source[j]`` in the
+rows of unit i and zero elsewhere, so a step never materialises it: it is added to the packed
+influence from its factors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
+from tritonsnap.plan.compact import compact
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.packing import Packing
+
+
+class Factors(NamedTuple):
+    """The values of a factored immediate Jacobian.
+
+    Attributes
+    ----------
+    gains : [..., targets, rows]
+        What one unit of a preactivation does to each row of the state: ``ds/da``.
+    sources : [..., sources]
+        What the parameters multiply: inputs, previous state, one.
+    structure : FactorStructure
+        Which gain and which source each column has.
+    """
+
+    gains: Any
+    sources: Any
+    structure: FactorStructure
+
+
+@dataclass(frozen=True, eq=False)
+class FactorBlock:
+    """The factors of one block's columns.
+
+    Attributes
+    ----------
+    outer
+        Whether all groups read the same sources: then the block's part is one outer product of
+        `target`'s gains with the sources in `stretches`.
+    target
+        The preactivation that all columns of an `outer` block feed.
+    stretches
+        (first source, count) of each stretch of sources of an `outer` block.
+    target_index : [G, C] or empty
+        The preactivation that each column feeds.
+    source_index : [G, C] or empty
+        The source that each column multiplies; one past the last at padding, which counts as zero.
+    row : [parts, G, 1] or [parts, G, C]
+        The row of the state that the part of the column's unit is.
+    place : the shape of `row`
+        Which row of the group it is; S (no row) where the group lacks it.
+    """
+
+    outer: bool
+    target: int
+    stretches: tuple[tuple[int, int], ...]
+    target_index: Any
+    source_index: Any
+    row: Any
+    place: Any
+
+    ARRAYS: ClassVar = ("target_index", "source_index", "row", "place")
+
+
+@dataclass(frozen=True, eq=False)
+class FactorStructure:
+    """Which gain and which source the immediate Jacobian of each parameter has.
+
+    ``I[part * units + unit[c], c] = gains[target[c], part * units + unit[c]] * sources[source[c]]``
+
+    Parameters
+    ----------
+    plan
+        The plan whose influence it is added to.
+    unit, target, source : int [p]
+        The unit that each parameter feeds, the preactivation by which it does, and the source
+        that it multiplies.
+    num_units
+        Units; the state has ``parts * num_units`` rows, one part behind the other.
+    num_targets, num_sources
+        Preactivations and sources.
+    """
+
+    plan: DsmmPlan
+    unit: NDArray[np.integer]
+    target: NDArray[np.integer]
+    source: NDArray[np.integer]
+    num_units: int
+    num_targets: int
+    num_sources: int
+    _layouts: dict[str, tuple[FactorBlock, ...]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        num_columns = self.plan.mask.shape[1]
+        for name, top in (
+            ("unit", self.num_units),
+            ("target", self.num_targets),
+            ("source", self.num_sources),
+        ):
+            index = getattr(self, name)
+            if index.shape != (num_columns,):
+                raise ValueError(f"`{name}` must have shape ({num_columns},), got {index.shape}")
+            if index.size and (index.min() < 0 or index.max() >= top):
+                raise ValueError(f"`{name}` must lie in [0, {top})")
+        if self.plan.mask.shape[0] % max(self.num_units, 1):
+            raise ValueError(
+                f"`num_units` must divide the {self.plan.mask.shape[0]} rows of the plan, "
+                f"got {self.num_units}"
+            )
+
+    def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:
+        """The factors of each block of a packing of the plan."""
+        name = packing.target.name
+        if name not in self._layouts:
+            blocks = tuple(self._lay_out(block, packing) for block in packing.blocks)
+            self._layouts[name] = blocks
+        return self._layouts[name]
+
+    def view(self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]) -> FactorStructure:
+        """The same structure with another plan view and layout for one target."""
+        return replace(self, plan=plan, _layouts={**self._layouts, target: layout})
+
+    def _lay_out(self, block: Block, packing: Packing) -> FactorBlock:
+        columns = block.columns.index(np)
+        inside = columns < packing.groups.mask.shape[1]
+        safe = np.where(inside, columns, columns[:, :1])
+        unit, target = self.unit[safe], self.target[safe]
+        source = np.where(inside, self.source[safe], self.num_sources)
+        empty = np.empty(0, np.uint8)
+        if (
+            isinstance(block, ElementwiseBlock)
+            and np.all(source == source[:1])
+            and np.all(target == target[0, 0])
+            and np.all(unit == (block.mask_row % self.num_units)[:, None])
+        ):
+            begins = np.flatnonzero(np.diff(source[0], prepend=-2) != 1)
+            lengths = np.diff(np.append(begins, source.shape[1]))
+            stretches = tuple((int(source[0, b]), int(n)) for b, n in zip(begins, lengths))
+            return FactorBlock(True, int(target[0, 0]), stretches, empty, empty, empty, empty)
+        if np.all(unit == unit[:, :1]):
+            unit = unit[:, :1]
+        parts = packing.groups.mask.shape[0] // self.num_units
+        row = np.arange(parts)[:, None, None] * self.num_units + unit
+        return FactorBlock(
+            outer=False,
+            target=0,
+            stretches=(),
+            target_index=compact(target),
+            source_index=compact(source),
+            row=compact(row),
+            place=compact(_place_in_group(block, row)),
+        )
+
+
+def _place_in_group(block: Block, row: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Which of its group's rows each row of the state is; the group's size if it is none."""
+    if isinstance(block, ElementwiseBlock):
+        supports = block.mask_row[:, None]
+    elif isinstance(block, DenseBlock):
+        supports = block.mask_support
+    else:
+        supports = _ragged(block)
+    place = np.full(row.shape, supports.shape[1], np.int64)
+    for group, support in enumerate(supports):  # supports ascend
+        found = np.searchsorted(support, row[:, group])
+        inside = np.minimum(found, len(support) - 1)
+        place[:, group] = np.where(support[inside] == row[:, group], found, supports.shape[1])
+    return place
+
+
+def _ragged(block: WalkBlock) -> NDArray[np.int64]:
+    indptr = block.mask_indptr.astype(np.int64)
+    sizes = np.diff(indptr)
+    supports = np.full((len(sizes), int(sizes.max(initial=0))), np.iinfo(np.int64).max)
+    supports[np.arange(supports.shape[1]) < sizes[:, None]] = block.mask_row
+    return supports

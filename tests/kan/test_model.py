@@ -2,13 +2,13 @@ import json
 import subprocess
 import sys
 
-import numpy as np
-import pytest
-
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 import torch
 from oracle import evaluate, jacobian
+
 from tritonsnap.kan import KAN, predict
 
 
@@ -146,11 +146,11 @@ def test_damaged_files_are_refused(model, tmp_path):
     with pytest.raises(FileNotFoundError):
         KAN.load(tmp_path / "none.npz")
     text = json.loads(model.to_json())
-    with pytest.raises(ValueError, match="expected 'tritonsnap.KAN/1'"):
+    with pytest.raises(ValueError, match=r"expected 'tritonsnap\.KAN/1'"):
         KAN.from_json("{}")
     with pytest.raises(ValueError, match="not JSON"):
         KAN.from_json("{")
-    with pytest.raises(ValueError, match="'inner' must|`inner` must have the shape"):
+    with pytest.raises(ValueError, match="`inner` must have the shape"):
         KAN.from_json(json.dumps({**text, "inner": [1, 2]}))
     with pytest.raises(ValueError, match="'scale' is missing"):
         KAN.from_json(json.dumps({key: value for key, value in text.items() if key != "scale"}))

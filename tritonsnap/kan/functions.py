@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.ops.dispatch import face_of
+from tritonsnap.ops.kan_step.faces import face_of
 
 Convention = Literal["mean", "sum"]
 
@@ -106,7 +106,7 @@ def activate(
         What the pass computed.
     """
     xp = namespace_of(x)
-    ops = face_of("tritonsnap.ops.kan_step", x)
+    ops = face_of(x)
     inputs, inner_knots, addends = functions.inner.shape
     outer_knots = functions.outer.shape[1]
     inner_scale, outer_scale = layer_scales(convention, inputs, addends)

@@ -146,8 +146,8 @@ class KAN:
     def initialize(self, x: ArrayLike, y: ArrayLike) -> None:
         """Take domains and units from data, and draw the initial functions.
 
-        A trainer does this with its first records. Inner functions get random values and a margin of
-        1 % around the data, outer functions a straight line and room for their sums to spread.
+        A trainer does this with its first records. Inner functions get random values and a margin
+        of 1 % around the data, outer functions a straight line and room for sums to spread.
 
         Parameters
         ----------

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from tritonsnap.arrays import namespace_of
+from tritonsnap.arrays import device_of, namespace_of
 from tritonsnap.kan.functions import Activations, Convention, Functions, activate, layer_scales
-from tritonsnap.ops.dispatch import face_of
+from tritonsnap.ops.kan_step.faces import face_of
 
 Solver = Literal["kaczmarz", "newton-kaczmarz"]
 
@@ -109,7 +109,7 @@ def train_step(
         Mean over the records, before the step, in squared target units.
     """
     xp = namespace_of(x)
-    ops = face_of("tritonsnap.ops.kan_step", x)
+    ops = face_of(x)
     inputs, inner_knots, all_addends = functions.inner.shape
     outer_knots = functions.outer.shape[1]
     inner_scale, outer_scale = layer_scales(rule.convention, inputs, all_addends)
@@ -156,7 +156,7 @@ def damped_solution(xp: Any, gram: Any, errors: Any, damping: float, concurrency
     """Solve ``(concurrency G + damping mean(diag G) I) a = e`` for a, shaped like `errors`."""
     size = gram.shape[0]
     ridge = damping * xp.mean(xp.linalg.diagonal(gram))
-    system = gram * concurrency + ridge * xp.eye(size, dtype=gram.dtype, device=gram.device)
+    system = gram * concurrency + ridge * xp.eye(size, dtype=gram.dtype, device=device_of(gram))
     solution = xp.linalg.solve(system, xp.reshape(errors, (size, 1)))
     return xp.reshape(solution, errors.shape)
 

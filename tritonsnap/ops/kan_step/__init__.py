@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.ops.dispatch import face_of
 from tritonsnap.ops.kan_step.checks import check_gram, check_inner, check_outer, check_weights
+from tritonsnap.ops.kan_step.faces import face_of
 
 __all__ = ["gram", "inner_change", "inner_sums", "outer_change", "outer_values"]
 
@@ -42,7 +42,7 @@ def inner_sums(positions: Any, inner: Any) -> Any:
         If shapes do not fit.
     """
     check_inner(positions, inner)
-    return face_of(__name__, positions, inner).inner_sums(positions, inner)
+    return face_of(positions, inner).inner_sums(positions, inner)
 
 
 def inner_change(positions: Any, weights: Any, knots: int) -> Any:
@@ -68,7 +68,7 @@ def inner_change(positions: Any, weights: Any, knots: int) -> Any:
         As `inner_sums`.
     """
     check_weights(positions, weights, knots, records=0)
-    return face_of(__name__, positions, weights).inner_change(positions, weights, knots)
+    return face_of(positions, weights).inner_change(positions, weights, knots)
 
 
 def outer_values(positions: Any, outer: Any) -> tuple[Any, Any]:
@@ -94,7 +94,7 @@ def outer_values(positions: Any, outer: Any) -> tuple[Any, Any]:
         As `inner_sums`.
     """
     check_outer(positions, outer)
-    sums, rises = face_of(__name__, positions, outer).outer_values(positions, outer)
+    sums, rises = face_of(positions, outer).outer_values(positions, outer)
     return sums, rises
 
 
@@ -122,7 +122,7 @@ def outer_change(positions: Any, weights: Any, knots: int) -> Any:
         As `inner_sums`.
     """
     check_weights(positions, weights, knots, records=1)
-    return face_of(__name__, positions, weights).outer_change(positions, weights, knots)
+    return face_of(positions, weights).outer_change(positions, weights, knots)
 
 
 def gram(
@@ -168,7 +168,7 @@ def gram(
         As `inner_sums`.
     """
     check_gram(inner_positions, outer_positions, slopes)
-    return face_of(__name__, inner_positions, outer_positions, slopes).gram(
+    return face_of(inner_positions, outer_positions, slopes).gram(
         inner_positions,
         outer_positions,
         slopes,

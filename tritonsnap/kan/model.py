@@ -20,9 +20,6 @@ from tritonsnap.kan.functions import (
 from tritonsnap.ops import kan_step
 
 _MARGIN = 0.01
-_ROOM = 10.0
-"""Hidden sums spread about twenty times as far in training; functions stretched that much between
-few records would become rough."""
 _CHUNK = 8192
 _DTYPES = ("float32", "float64")
 
@@ -146,8 +143,8 @@ class KAN:
     def initialize(self, x: ArrayLike, y: ArrayLike) -> None:
         """Take domains and units from data, and draw the initial functions.
 
-        A trainer does this with its first records. Inner functions get random values and a margin
-        of 1 % around the data, outer functions a straight line and room for sums to spread.
+        A trainer does this with its first records. Domains get a margin of 1 %, inner functions
+        random values, outer functions straight lines.
 
         Parameters
         ----------
@@ -170,12 +167,12 @@ class KAN:
         inner_scale, outer_scale = layer_scales(self.convention, self.inputs, self.addends)
         random = np.random.default_rng(self.seed)
         shape = (self.inputs, self.inner_points, self.addends)
-        # five standard deviations of the targets: half the range that targets often have
-        inner = random.uniform(-2.5, 2.5, shape) / (inner_scale * self.inputs)
+        # small beside the targets, so that outer functions move first
+        inner = random.uniform(-0.75, 0.75, shape) / (inner_scale * self.inputs)
         input_low, input_high = _with_margin(x.min(axis=0), x.max(axis=0))
         positions = grid_positions(np, x[:_CHUNK], input_low, input_high, self.inner_points)
         sums = kan_step.inner_sums(positions, inner.astype(self.dtype)) * real(inner_scale)
-        sum_low, sum_high = _with_margin(sums.min(axis=0), sums.max(axis=0), _ROOM)
+        sum_low, sum_high = _with_margin(sums.min(axis=0), sums.max(axis=0))
         grid = np.linspace(0, 1, self.outer_points)[:, None]
         lines = sum_low + (sum_high - sum_low) * grid  # [outer points, addends]
         lines = (lines - lines.mean(axis=0)) / (outer_scale * self.addends)
@@ -359,12 +356,10 @@ def read_only(functions: Functions) -> Functions:
     return functions
 
 
-def _with_margin(
-    low: NDArray[Any], high: NDArray[Any], share: float = _MARGIN
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _with_margin(low: NDArray[Any], high: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Widen domains at both ends; one that is a single point becomes an interval around it."""
     span = high - low
-    margin = share * np.where(span > 0, span, np.maximum(np.abs(low), 1))
+    margin = _MARGIN * np.where(span > 0, span, np.maximum(np.abs(low), 1))
     return low - margin, high + margin
 
 

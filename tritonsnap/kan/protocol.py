@@ -18,7 +18,7 @@ import numpy as np
 from tritonsnap.kan.data import Block
 from tritonsnap.kan.functions import Functions
 from tritonsnap.kan.model import read_only
-from tritonsnap.kan.step import Change, Rule, kept_records, train_step
+from tritonsnap.kan.step import Change, Rule, apply_change, kept_records, train_step
 
 
 @dataclass(frozen=True)
@@ -96,34 +96,22 @@ class Server:
         """Apply a message, publish the result, and return the message's staleness.
 
         None says that the message was too stale and has been dropped.
+
+        Raises
+        ------
+        FloatingPointError
+            If the change is not finite; no snapshot ever holds a NaN or an infinity.
         """
         version, functions = self.snapshot.version, self.snapshot.functions
         staleness = version - message.version
         if staleness > self._max_staleness:
             return None
-        self.snapshot = Snapshot(version + 1, apply_change(functions, message))
+        total = message.change.inner.sum(dtype=float) + message.change.outer.sum(dtype=float)
+        if not np.isfinite(total):
+            raise FloatingPointError("training diverged")
+        changed = apply_change(functions, message.change, message.addends)
+        self.snapshot = Snapshot(version + 1, read_only(changed))
         return staleness
-
-
-def apply_change(functions: Functions, message: Message) -> Functions:
-    """Make new read-only functions with a message's change in them."""
-    change, addends = message.change, message.addends
-    inner, outer = functions.inner.copy(), functions.outer.copy()
-    inner[..., addends] += change.inner
-    outer[..., addends] += change.outer
-    sum_low, sum_high = functions.sum_low.copy(), functions.sum_high.copy()
-    np.minimum(sum_low[addends], change.sum_low, out=sum_low[addends])
-    np.maximum(sum_high[addends], change.sum_high, out=sum_high[addends])
-    return read_only(
-        functions._replace(
-            inner=inner,
-            outer=outer,
-            input_low=np.minimum(functions.input_low, change.input_low),
-            input_high=np.maximum(functions.input_high, change.input_high),
-            sum_low=sum_low,
-            sum_high=sum_high,
-        )
-    )
 
 
 def split_addends(addends: int, parts: int) -> list[slice]:
@@ -186,7 +174,8 @@ def compute_messages(
         Which addends' functions to change.
     """
     functions = join_functions([snapshot.functions for snapshot in snapshots])
-    change, squared_error = train_step(functions, block.x, block.y, rule, changed)
+    with np.errstate(over="ignore", invalid="ignore"):  # the server refuses what is not finite
+        change, squared_error = train_step(functions, block.x, block.y, rule, changed)
     messages = []
     for snapshot, share in zip(snapshots, shares, strict=True):
         first, last = max(share.start, changed.start), min(share.stop, changed.stop)

@@ -152,6 +152,26 @@ def train_step(
     return change, squared_error
 
 
+def apply_change(functions: Functions, change: Change, addends: slice = slice(None)) -> Functions:
+    """Make new functions, of NumPy or torch, with a change of some addends in them."""
+    xp = namespace_of(functions.inner)
+    inner, outer = (xp.asarray(array, copy=True) for array in functions[:2])
+    inner[..., addends] += change.inner
+    outer[..., addends] += change.outer
+    sum_low = xp.asarray(functions.sum_low, copy=True)
+    sum_high = xp.asarray(functions.sum_high, copy=True)
+    sum_low[addends] = xp.minimum(sum_low[addends], change.sum_low)
+    sum_high[addends] = xp.maximum(sum_high[addends], change.sum_high)
+    return functions._replace(
+        inner=inner,
+        outer=outer,
+        input_low=xp.minimum(functions.input_low, change.input_low),
+        input_high=xp.maximum(functions.input_high, change.input_high),
+        sum_low=sum_low,
+        sum_high=sum_high,
+    )
+
+
 def damped_solution(xp: Any, gram: Any, errors: Any, damping: float, concurrency: float) -> Any:
     """Solve ``(concurrency G + damping mean(diag G) I) a = e`` for a, shaped like `errors`."""
     size = gram.shape[0]

@@ -331,13 +331,16 @@ class Trainer:
             rule = replace(self._plan.rule, adapt=not model.frozen)
             engine = open_engine(model.functions, replace(self._plan, rule=rule))
         self._engine = None  # what fails is not used again
-        engine.train(blocks, meter)
-        functions = engine.functions
-        if not all(np.isfinite(array).all() for array in functions):
+        try:
+            engine.train(blocks, meter)
+            functions = engine.functions
+            if not all(np.isfinite(array).all() for array in functions):
+                raise FloatingPointError
+        except FloatingPointError as error:
             raise FloatingPointError(
                 "training diverged and the model is as before this round; take a smaller `step`, "
                 "more `damping`, a smaller `block` or fewer `clients`"
-            )
+            ) from error
         self._engine, self._engine_of = engine, (id(functions), model.frozen)
         return functions
 

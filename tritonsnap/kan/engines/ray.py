@@ -109,6 +109,8 @@ class Remote:
                 meter.count_message(self._ray.get(staleness))
                 self._servers[number].snapshot = snapshot
                 self._deaths = 0
+            except FloatingPointError:
+                raise
             except self._ray.exceptions.RayError as error:
                 meter.count_restart()
                 self._count_death(error)

@@ -177,6 +177,8 @@ class Round:
             try:
                 self._meter.count_message(server.apply(letter.message))
                 deaths = 0
+            except FloatingPointError as error:
+                self._fail(error)
             except Exception as error:  # the message is lost, the last snapshot is not
                 deaths += 1
                 self._meter.count_restart()

@@ -11,8 +11,8 @@ from tritonsnap.kan.data import Block
 from tritonsnap.kan.engines import Plan
 from tritonsnap.kan.functions import Functions
 from tritonsnap.kan.metrics import Meter
-from tritonsnap.kan.protocol import Message, Outcome, split_addends
-from tritonsnap.kan.step import kept_records, train_step
+from tritonsnap.kan.protocol import Outcome, split_addends
+from tritonsnap.kan.step import apply_change, kept_records, train_step
 
 
 class OneDevice:
@@ -47,7 +47,8 @@ class OneDevice:
             addends = self._groups[number % len(self._groups)]
             x, y = self._on_device(block.x), self._on_device(block.y)
             change, squared_error = train_step(self._functions, x, y, self._rule, addends)
-            self._apply(Message(change, addends, number))
+            # new tensors: whoever holds the old functions keeps them whole
+            self._functions = apply_change(self._functions, change, addends)
             meter.count_message(0)
             records = len(x)
             errors.append(squared_error * records)  # read at the end, so that nothing waits
@@ -55,23 +56,6 @@ class OneDevice:
         if errors:
             scale = self._functions.scale
             meter.squared_error += float((sum(errors) / scale**2).mean())
-
-    def _apply(self, message: Message) -> None:
-        """New tensors, so that whoever holds the old ones keeps them whole."""
-        change, addends = message.change, message.addends
-        inner, outer = self._functions.inner.clone(), self._functions.outer.clone()
-        inner[..., addends] += change.inner
-        outer[..., addends] += change.outer
-        sum_low, sum_high = self._functions.sum_low.clone(), self._functions.sum_high.clone()
-        sum_low[addends], sum_high[addends] = change.sum_low, change.sum_high
-        self._functions = self._functions._replace(
-            inner=inner,
-            outer=outer,
-            input_low=change.input_low,
-            input_high=change.input_high,
-            sum_low=sum_low,
-            sum_high=sum_high,
-        )
 
     def _on_device(self, array: object) -> object:
         return self._torch.tensor(array, device=self._device)

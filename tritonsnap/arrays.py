@@ -91,6 +91,14 @@ def to_numpy(array: Any) -> NDArray[Any]:
     return np.asarray(array)
 
 
+def to_torch(value: Any) -> Any:
+    """CPU tensors over the memory of a NumPy array, or of a tuple of them."""
+    torch = import_library("torch")
+    if isinstance(value, tuple):
+        return tuple(torch.from_numpy(array) for array in value)
+    return torch.from_numpy(value)
+
+
 def device_of(array: Any) -> Any:
     """The device of an array, as its library names it."""
     return array_api_compat.device(array)

@@ -1,5 +1,7 @@
 """What the report of a compiled kernel sees."""
 
+import dataclasses
+
 import pytest
 import triton
 import triton.language as tl
@@ -29,6 +31,18 @@ def product(a, b, n, c, BLOCK: tl.constexpr, BK: tl.constexpr, PRECISION: tl.con
         right = tl.load(b + (step + inner)[:, None] * BLOCK + rows[None, :])
         total = tl.dot(left, right, acc=total, input_precision=PRECISION, out_dtype=kind)
     tl.store(c + rows[:, None] * BLOCK + rows[None, :], total.to(c.dtype.element_ty))
+
+
+@triton.jit
+def hoard(x, n, y, BLOCK: tl.constexpr):
+    """Keep more values at once than a thread has registers."""
+    offsets = tl.arange(0, BLOCK)
+    values = tl.load(x + offsets)
+    total = values
+    for _ in range(n):
+        total = total * values + tl.load(x + offsets)
+        values = values * total
+    tl.store(y + offsets, total + values)
 
 
 def declared(function, signature, **more) -> Kernel:
@@ -85,7 +99,7 @@ def test_wide_accesses(device: Device, dtype: str) -> None:
     ],
 )
 def test_tensor_cores(device: Device, dtype: str, precision: str, expected: bool | None) -> None:
-    config = {"BLOCK": 64, "BK": 16, "num_warps": 4, "num_stages": 2}
+    config = {"BLOCK": 32, "BK": 16, "num_warps": 4, "num_stages": 2}
     if precision is None:
         kernel = declared(copy, COPY, constants={"MASKED": False})
         report = compile_kernel(kernel, dtype, "ieee", {"BLOCK": 64}, device)
@@ -97,14 +111,16 @@ def test_tensor_cores(device: Device, dtype: str, precision: str, expected: bool
 
 
 def test_spills_are_seen(device: Device) -> None:
-    config = {"BLOCK": 128, "BK": 64, "num_warps": 1, "num_stages": 1}
-    report = compile_kernel(PRODUCT, "fp32", "ieee", config, device)
+    config = {"BLOCK": 16384 if device.is_hip else 8192, "num_warps": 1}
+    report = compile_kernel(declared(hoard, COPY), "fp32", "ieee", config, device)
     assert report.spills > 0
     assert any("spills" in fault for fault in faults_of(report, device))
 
 
 def test_too_much_shared_memory_is_seen(device: Device) -> None:
-    config = {"BLOCK": 128, "BK": 64, "num_warps": 8, "num_stages": 8}
-    report = compile_kernel(PRODUCT, "fp32", "tf32", config, device)
-    assert report.shared > device.shared_memory
-    assert any("shared memory" in fault for fault in faults_of(report, device))
+    config = {"BLOCK": 32, "BK": 32, "num_warps": 4, "num_stages": 3}
+    report = compile_kernel(PRODUCT, "fp16", "ieee", config, device)
+    assert report.shared >= 32 * 32 * 2
+    assert not faults_of(report, device)
+    more = dataclasses.replace(report, shared=device.shared_memory + 1)
+    assert any("shared memory" in fault for fault in faults_of(more, device))

@@ -175,10 +175,10 @@ def apply_change(functions: Functions, change: Change, addends: slice = slice(No
 def damped_solution(xp: Any, gram: Any, errors: Any, damping: float, concurrency: float) -> Any:
     """Solve ``(concurrency G + damping mean(diag G) I) a = e`` for a, shaped like `errors`."""
     size = gram.shape[0]
-    ridge = damping * xp.mean(xp.linalg.diagonal(gram))
-    system = gram * concurrency + ridge * xp.eye(size, dtype=gram.dtype, device=device_of(gram))
+    ridge = damping / concurrency * xp.mean(xp.linalg.diagonal(gram))
+    system = gram + ridge * xp.eye(size, dtype=gram.dtype, device=device_of(gram))
     solution = xp.linalg.solve(system, xp.reshape(errors, (size, 1)))
-    return xp.reshape(solution, errors.shape)
+    return xp.reshape(solution, errors.shape) / concurrency
 
 
 def clip_residuals(xp: Any, errors: Any, clip: float) -> Any:

@@ -25,10 +25,11 @@ from tritonsnap.kan.step import Rule, Solver
 
 FORMAT = "tritonsnap.kan.Trainer/1"
 
-_BLOCKS = {"sequential": 1, "threads": 128, "ray": 512, "triton": 512}
+_BLOCKS = {"sequential": 1, "threads": 256, "ray": 512, "triton": 512}
 _CLIENTS = {"sequential": 1, "threads": 2, "ray": 2, "triton": 1}
 _SMALLEST_CLIPPED = 32
 _CLIP = 2.0
+_SELECT = 0.5
 
 
 class Trainer:
@@ -45,11 +46,11 @@ class Trainer:
     servers : int
         Workers that own functions, each those of an equal share of the addends.
     block : int, optional
-        Records that a client draws at once. By default 1 for ``"sequential"``, 128 for
-        ``"threads"``, 512 otherwise. Ray and threads need at least 64 for a message to be worth
-        sending; fewer are allowed.
-    select : float
-        The fraction of a block that is used: the records with the largest residuals.
+        Records that a client draws at once. By default 1 for ``"sequential"``, 256 for
+        ``"threads"``, 512 otherwise. With fewer than 64 selected a message is hardly worth sending.
+    select : float, optional
+        The fraction of a block that is used: the records with the largest residuals. By default a
+        half where residuals are clipped, for else wrong targets would be preferred; otherwise all.
     solver : {"newton-kaczmarz", "kaczmarz"}
         Whether a block is solved as a whole or each record followed by itself; see `Rule`.
     step : float, optional
@@ -88,7 +89,7 @@ class Trainer:
         clients: int | None = None,
         servers: int = 1,
         block: int | None = None,
-        select: float = 1.0,
+        select: float | None = None,
         solver: Solver = "newton-kaczmarz",
         step: float | None = None,
         damping: float = 0.3,
@@ -121,6 +122,10 @@ class Trainer:
             raise ValueError(
                 f"`servers` must be at most {model.addends}, the model's addends, got {servers}"
             )
+        if clip is None:
+            clip = _CLIP if block >= _SMALLEST_CLIPPED else np.inf
+        if select is None:
+            select = _SELECT if np.isfinite(clip) else 1.0
         for name, fraction in (("select", select), ("partial", partial)):
             if not 0 < fraction <= 1:
                 raise ValueError(f"`{name}` must be in (0, 1], got {fraction}")
@@ -129,8 +134,6 @@ class Trainer:
         for name, positive in (("step", step), ("damping", damping), ("clip", clip)):
             if positive is not None and not positive > 0:
                 raise ValueError(f"`{name}` must be positive, got {positive}")
-        if clip is None:
-            clip = _CLIP if block >= _SMALLEST_CLIPPED else np.inf
         if np.isfinite(clip) and block < _SMALLEST_CLIPPED:
             raise ValueError(
                 f"`clip` needs blocks of at least {_SMALLEST_CLIPPED} records to know their "

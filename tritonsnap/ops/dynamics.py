@@ -55,12 +55,17 @@ class Dynamics:
     def scaled(self, row_scale: Any) -> Dynamics:
         """The same D with its rows multiplied by `row_scale` [..., m]."""
         if self._form == "values":
-            rows = self._packing.dynamics_row
-            rows = rows if len(rows) else self._packing.dynamics.rows
-            scaled = self.values * row_scale[..., rows]
+            scaled = self.values * self._of_rows(row_scale)
         else:
             scaled = self._given * row_scale[..., None]
         return Dynamics(scaled, self._form, self._packing, self._xp)
+
+    def _of_rows(self, row_scale: Any) -> Any:
+        """[..., nnz(dynamics)]: what each entry's row has."""
+        if self._packing.rows_in_order:
+            return row_scale
+        rows = self._packing.dynamics_row
+        return row_scale[..., rows if len(rows) else self._packing.dynamics.rows]
 
 
 def gather_groups(dynamics: Dynamics, block: Any, xp: Any) -> Any:

@@ -63,7 +63,7 @@ def launch_with(
     # Triton launches on the current device, whatever the tensors' is
     guard = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     with guard:
-        kernel.function[grid](**arguments, **constexprs, **options)
+        kernel.function[grid](**arguments, **constexprs, **options, enable_fp_fusion=True)
 
 
 def _device_of(arguments: Arguments) -> torch.device:

@@ -50,6 +50,10 @@ class ElementwiseBlock:
         The row of M that each group writes and the row of X that it reads.
     ordered
         Whether `position` is 0, 1, 2, ... over all of the dynamics: nothing to gather.
+    complete
+        Whether D has every entry that the block reads.
+    all_rows
+        Whether `mask_row` is 0, 1, 2, ... over all rows of M: nothing to gather.
     """
 
     groups: NDArray[np.int64]
@@ -59,6 +63,7 @@ class ElementwiseBlock:
     x_row: Any
     ordered: bool
     complete: bool
+    all_rows: bool
 
     regime: ClassVar = Regime.ELEMENTWISE
     ARRAYS: ClassVar = ("position", "mask_row", "x_row")
@@ -79,6 +84,7 @@ class ElementwiseBlock:
             x_row=compact(x_row),
             ordered=np.array_equal(position, np.arange(dynamics.nnz)),
             complete=bool(np.all(position < dynamics.nnz)),
+            all_rows=np.array_equal(mask_row, np.arange(groups.mask.shape[0])),
         )
 
     @property
@@ -120,8 +126,8 @@ class WalkBlock:
         Which row of M each row of the block is.
     mask_indptr, x_indptr : [G + 1]
         Where the rows of each group begin.
-    num_x_rows
-        Rows of the block's X.
+    num_x_rows, most_rows
+        Rows of the block's X; rows of M of its largest group.
     nonzeros
         Number of nonzeros of D over all groups.
     by_row
@@ -142,6 +148,7 @@ class WalkBlock:
     mask_indptr: Any
     x_indptr: Any
     num_x_rows: int
+    most_rows: int
     nonzeros: int
     by_row: bool
     row_length: Any
@@ -184,6 +191,7 @@ class WalkBlock:
             mask_indptr=compact(mask_indptr),
             x_indptr=compact(x_indptr),
             num_x_rows=len(x_row),
+            most_rows=int(np.diff(mask_indptr).max(initial=0)),
             nonzeros=len(row),
             by_row=by_row,
             row_length=compact(row_length),

@@ -111,9 +111,7 @@ def group_costs(groups: ColumnGroups, dynamics: SparsityPattern, target: Target)
     names = np.array(list(by_regime), object)
     table = np.stack(list(by_regime.values()))
     best = np.argmin(table, axis=0)
-    return GroupCosts(
-        names[best], table[best, np.arange(len(groups))], by_regime, nonzeros
-    )
+    return GroupCosts(names[best], table[best, np.arange(len(groups))], by_regime, nonzeros)
 
 
 def count_nonzeros(groups: ColumnGroups, dynamics: SparsityPattern) -> NDArray[np.int64]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +54,8 @@ class DsmmPlan:
         The entries of D that some group really needs: the order of D given as values.
     groups : ColumnGroups
         The columns that share supports.
+    host : DsmmPlan
+        The plan whose arrays lie on the host: itself, except for one made `with_arrays`.
 
     Raises
     ------
@@ -76,9 +80,7 @@ class DsmmPlan:
     ) -> None:
         for name, pattern in (("x", x), ("mask", mask)):
             if not isinstance(pattern, SparsityPattern):
-                raise TypeError(
-                    f"`{name}` must be a SparsityPattern, got {type(pattern).__name__}"
-                )
+                raise TypeError(f"`{name}` must be a SparsityPattern, got {type(pattern).__name__}")
         if x.shape[1] != mask.shape[1]:
             raise ValueError(
                 f"`x` and `mask` must have equally many columns, got {x.shape} and {mask.shape}"
@@ -92,12 +94,15 @@ class DsmmPlan:
         self.mask = mask
         self.segments = tuple(int(start) for start in segments)
         self.groups = ColumnGroups.build(x, mask, self.segments)
-        self.restricted = dynamics is not None and dynamics.nnz < dynamics.shape[0] * (
-            dynamics.shape[1]
+        self.restricted = (
+            dynamics is not None and dynamics.nnz < dynamics.shape[0] * (dynamics.shape[1])
         )
         needed = _needed_entries(self.groups)
         self.dynamics = needed if dynamics is None else _intersection(dynamics, needed)
         self._packings: dict[tuple[str, Regime | None], Packing] = {}
+        self.host = self
+        if "jax" in sys.modules:
+            importlib.import_module("tritonsnap.plan.jax_tree")
 
     # ---- packings ------------------------------------------------------------------------------
 
@@ -130,10 +135,17 @@ class DsmmPlan:
         """The packing for the library that `arrays` belong to."""
         return self.packing("xla" if library_of(*arrays) == "jax" else None)
 
-    def view(self, packing: Packing) -> DsmmPlan:
+    def with_packing(self, packing: Packing) -> DsmmPlan:
         """The same plan with `packing` in place of the one it has for that target."""
         plan = copy.copy(self)
         plan._packings = {**self._packings, (packing.target.name, None): packing}
+        plan.host = plan
+        return plan
+
+    def with_arrays(self, target: str, arrays: list[Any]) -> DsmmPlan:
+        """The same plan whose packing for `target` reads `arrays`, as operands of a program."""
+        plan = self.with_packing(self.packing(target).with_arrays(arrays))
+        plan.host = self.host
         return plan
 
     def pack(self, values: Any) -> tuple[Any, ...]:

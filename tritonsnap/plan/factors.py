@@ -7,7 +7,10 @@ influence from its factors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import copy
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -97,6 +100,7 @@ class FactorStructure:
     num_units: int
     num_targets: int
     num_sources: int
+    host: FactorStructure | None = field(default=None, repr=False)
     _layouts: dict[str, tuple[FactorBlock, ...]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,6 +121,16 @@ class FactorStructure:
                 f"got {self.num_units}"
             )
 
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the content, equal in every process."""
+        hasher = hashlib.blake2b(self.plan.digest.encode(), digest_size=16)
+        sizes = (self.num_units, self.num_targets, self.num_sources)
+        hasher.update(repr(sizes).encode())
+        for index in (self.unit, self.target, self.source):
+            hasher.update(np.ascontiguousarray(index, np.int64))
+        return hasher.hexdigest()
+
     def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:
         """The factors of each block of a packing of the plan."""
         name = packing.target.name
@@ -125,9 +139,19 @@ class FactorStructure:
             self._layouts[name] = blocks
         return self._layouts[name]
 
-    def view(self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]) -> FactorStructure:
-        """The same structure with another plan view and layout for one target."""
-        return replace(self, plan=plan, _layouts={**self._layouts, target: layout})
+    def with_layout(
+        self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]
+    ) -> FactorStructure:
+        """The same structure over `plan`, made `with_arrays`, with the layout for that target."""
+        structure = copy.copy(self)
+        structure.__dict__.pop("_jax_arrays", None)
+        for name, value in (
+            ("plan", plan),
+            ("host", self.host or self),
+            ("_layouts", {**self._layouts, target: layout}),
+        ):
+            object.__setattr__(structure, name, value)
+        return structure
 
     def _lay_out(self, block: Block, packing: Packing) -> FactorBlock:
         columns = block.columns.index(np)
@@ -140,7 +164,7 @@ class FactorStructure:
             isinstance(block, ElementwiseBlock)
             and np.all(source == source[:1])
             and np.all(target == target[0, 0])
-            and np.all(unit == (block.mask_row % self.num_units)[:, None])
+            and np.all(unit == (block.mask_row.astype(np.int64) % self.num_units)[:, None])
         ):
             begins = np.flatnonzero(np.diff(source[0], prepend=-2) != 1)
             lengths = np.diff(np.append(begins, source.shape[1]))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.arrays import library_of, namespace_of
+from tritonsnap.arrays import library_of, namespace_of, to_numpy, to_torch
 from tritonsnap.plan.blocks import (
     Block,
     DenseBlock,
@@ -45,6 +47,8 @@ class Packing:
         The blocks; every group lies in exactly one.
     dynamics_row, dynamics_col : [nnz(dynamics)] or empty
         Position of the entries of D; empty when every block reads D as a dense matrix.
+    rows_in_order
+        Whether the entries of D lie in rows 0, 1, 2, ..., one in each.
     restricted
         Whether a dense D may hold entries that the plan's dynamics leave out, which count as zero.
     """
@@ -56,6 +60,7 @@ class Packing:
     blocks: tuple[Block, ...]
     dynamics_row: Any
     dynamics_col: Any
+    rows_in_order: bool
     restricted: bool
     _flat: dict[Side, list[tuple[Any, Any]]] = field(default_factory=dict, repr=False)
 
@@ -102,6 +107,7 @@ class Packing:
             blocks=blocks,
             dynamics_row=compact(dynamics.rows) if reads_values else empty,
             dynamics_col=compact(dynamics.cols) if reads_values else empty,
+            rows_in_order=np.array_equal(dynamics.rows, np.arange(dynamics.shape[0])),
             restricted=restricted,
         )
 
@@ -129,6 +135,15 @@ class Packing:
             regimes[block.groups] = block.regime
         return regimes
 
+    @cached_property
+    def digest(self) -> str:
+        """A hash of which groups lie in which block, and how each block is computed."""
+        hasher = hashlib.blake2b(self.target.name.encode(), digest_size=16)
+        for block in self.blocks:
+            hasher.update(block.regime.encode())
+            hasher.update(np.ascontiguousarray(block.groups, np.int64))
+        return hasher.hexdigest()
+
     @property
     def predicted_seconds(self) -> float:
         """What one product is predicted to take, batch 1, float32."""
@@ -149,11 +164,11 @@ class Packing:
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""
-        return _collect(self)
+        return collect(self)
 
     def with_arrays(self, arrays: list[Any]) -> Packing:
         """The same packing reading other arrays in place of `arrays()` (as operands of a jit)."""
-        return _rebuild(self, iter(arrays))
+        return rebuild(self, iter(arrays))
 
     # ---- layout --------------------------------------------------------------------------------
 
@@ -165,6 +180,8 @@ class Packing:
         """Turn flat values ``[..., nnz]`` of X (or of M) into blocks."""
         pattern = self.groups.x if side == "x" else self.groups.mask
         pattern.check_values("values", values)
+        if library_of(values) == "torch":
+            return to_torch(self.pack(to_numpy(values), side))
         xp = namespace_of(values)
         packed = []
         for block, shape, (index, inside) in zip(
@@ -196,6 +213,8 @@ class Packing:
                 raise ValueError("`like` must be given to unpack no blocks")
             xp = namespace_of(like)
             return xp.zeros((*like.shape[:-1], pattern.nnz), dtype=like.dtype)
+        if library_of(*blocks) == "torch":
+            return to_torch(self.unpack(tuple(map(to_numpy, blocks)), side))
         xp = namespace_of(*blocks)
         whole = xp.zeros((*batch, pattern.nnz), dtype=blocks[0].dtype)
         for block, values, shape, (index, inside) in zip(
@@ -215,6 +234,8 @@ class Packing:
         num_columns = self.groups.mask.shape[1]
         if not blocks:
             return namespace_of(like).zeros((*like.shape, num_columns), dtype=like.dtype)
+        if library_of(*blocks) == "torch":
+            return to_torch(self.unpack_columns(tuple(map(to_numpy, blocks))))
         xp = namespace_of(*blocks)
         whole = xp.zeros((*blocks[0].shape[:-2], num_columns), dtype=blocks[0].dtype)
         for block, values in zip(self.blocks, blocks, strict=True):
@@ -294,9 +315,11 @@ def _assign(
             padded[block] = most / np.maximum(columns[block], 1)
             return float((price[block] * padded[block]).sum())
 
-        keys = (written * read * 4096 + columns)[members] if regime == Regime.DENSE else columns[
-            members
-        ]
+        keys = (
+            (written * read * 4096 + columns)[members]
+            if regime == Regime.DENSE
+            else columns[members]
+        )
         for items in partition(keys, cost, target.most_blocks, target.block):
             total += cost(items) + target.block
             assignment.append((regime, members[items]))
@@ -369,8 +392,10 @@ def _from_stretches(
         piece = flat.reshape(*values.shape[:-1], groups, stretch.length, rows)
         pieces.append(xp.swapaxes(piece, -1, -2))
     joined = pieces[0] if len(pieces) == 1 else xp.concatenate(pieces, axis=-1)
-    return xp.ascontiguousarray(joined.reshape(*values.shape[:-1], *shape)) if xp is np else (
-        joined.reshape(*values.shape[:-1], *shape)
+    return (
+        xp.ascontiguousarray(joined.reshape(*values.shape[:-1], *shape))
+        if xp is np
+        else (joined.reshape(*values.shape[:-1], *shape))
     )
 
 
@@ -415,35 +440,33 @@ def _put_slice(whole: Any, begin: int, values: Any) -> Any:
     return whole.at[..., begin : begin + values.shape[-1]].set(values)
 
 
-def _collect(node: Any) -> list[Any]:
-    """All arrays of a packing, block, row class or block columns, depth first."""
+def collect(node: Any) -> list[Any]:
+    """All arrays of a packing or a part of one, depth first, in a fixed order."""
     if isinstance(node, Packing):
         parts = [node.dynamics_row, node.dynamics_col]
-        return parts + [array for block in node.blocks for array in _collect(block)]
+        return parts + [array for block in node.blocks for array in collect(block)]
     arrays = [getattr(node, name) for name in node.ARRAYS]
     for child in _children(node):
-        arrays += _collect(child)
+        arrays += collect(child)
     return arrays
 
 
-def _rebuild(node: Any, arrays: Any) -> Any:
-    """The inverse of `_collect`: a copy of `node` that holds the given arrays."""
+def rebuild(node: Any, arrays: Any) -> Any:
+    """The inverse of `collect`: a copy of `node` that holds the given arrays."""
     if isinstance(node, Packing):
         row, col = next(arrays), next(arrays)
-        blocks = tuple(_rebuild(block, arrays) for block in node.blocks)
+        blocks = tuple(rebuild(block, arrays) for block in node.blocks)
         return replace(node, dynamics_row=row, dynamics_col=col, blocks=blocks, _flat={})
     own = {name: next(arrays) for name in node.ARRAYS}
     if isinstance(node, WalkBlock):
-        own["columns"] = _rebuild(node.columns, arrays)
-        own["classes"] = tuple(_rebuild(row_class, arrays) for row_class in node.classes)
+        own["columns"] = rebuild(node.columns, arrays)
+        own["classes"] = tuple(rebuild(row_class, arrays) for row_class in node.classes)
     elif isinstance(node, (ElementwiseBlock, DenseBlock)):
-        own["columns"] = _rebuild(node.columns, arrays)
+        own["columns"] = rebuild(node.columns, arrays)
     return replace(node, **own)
 
 
 def _children(node: Any) -> tuple[Any, ...]:
     if isinstance(node, WalkBlock):
         return (node.columns, *node.classes)
-    if isinstance(node, (ElementwiseBlock, DenseBlock)):
-        return (node.columns,)
-    return ()
+    return (node.columns,) if isinstance(node, (ElementwiseBlock, DenseBlock)) else ()

@@ -125,9 +125,7 @@ class SparsityPattern:
         )
 
     @classmethod
-    def from_coo(
-        cls, rows: ArrayLike, cols: ArrayLike, shape: tuple[int, int]
-    ) -> SparsityPattern:
+    def from_coo(cls, rows: ArrayLike, cols: ArrayLike, shape: tuple[int, int]) -> SparsityPattern:
         """Build a pattern from coordinates in any order; duplicates are merged.
 
         Raises
@@ -415,9 +413,7 @@ class SparsityPattern:
     def values_of(self, dense: Any) -> Any:
         """The values ``[..., nnz]`` at this pattern of ``[..., rows, columns]`` matrices."""
         if tuple(dense.shape[-2:]) != self.shape:
-            raise ValueError(
-                f"`dense` must end in {self.shape}, got shape {tuple(dense.shape)}"
-            )
+            raise ValueError(f"`dense` must end in {self.shape}, got shape {tuple(dense.shape)}")
         return dense[..., self.rows, self.cols]
 
     def check_values(self, name: str, values: Any) -> None:
@@ -511,7 +507,6 @@ class SparsityPattern:
         return np.repeat(np.arange(len(kinds)), sizes) * np.int64(self.shape[0]) + rows
 
 
-
 def _checked_shape(shape: Any) -> tuple[int, int]:
     try:
         num_rows, num_cols = (int(size) for size in shape)
@@ -545,6 +540,6 @@ def _integers(name: str, values: ArrayLike) -> NDArray[np.integer]:
 
 def _is_sparse_torch(source: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(source, torch.Tensor) and (
-        source.layout != torch.strided
+    return (
+        torch is not None and isinstance(source, torch.Tensor) and (source.layout != torch.strided)
     )

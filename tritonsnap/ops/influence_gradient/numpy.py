@@ -17,14 +17,21 @@ Array = NDArray[Any]
 
 
 def influence_gradient(
-    delta: Array, j: Array | tuple[Array, ...], plan: DsmmPlan, *, sum_batch: bool = False
-) -> Array:
+    delta: Array,
+    j: Array | tuple[Array, ...],
+    plan: DsmmPlan,
+    *,
+    sum_batch: bool = False,
+    packed: bool = False,
+) -> Array | tuple[Array, ...]:
     """NumPy face of `tritonsnap.influence_gradient`."""
     check_plan(plan)
     packing = plan.packing()
     given = read_influence("j", j, packing, "mask")
     check_rows("delta", delta, plan.mask.shape[0], given.batch)
     blocks = gradient(packing, delta, given.blocks, sum_batch)
+    if packed:
+        return blocks
     return packing.unpack_columns(blocks, like=delta.sum() if sum_batch else delta[..., 0])
 
 
@@ -36,7 +43,7 @@ def gradient(
     for block, j in zip(packing.blocks, blocks, strict=True):
         lead = np.broadcast_shapes(delta.shape[:-1], j.shape[: j.ndim - len(block.mask_shape)])
         if isinstance(block, ElementwiseBlock):
-            rows = delta[..., block.mask_row]
+            rows = delta if block.all_rows else delta[..., block.mask_row]
             if sum_batch:
                 rows = np.broadcast_to(rows, (*lead, rows.shape[-1])).reshape(-1, rows.shape[-1])
                 j = np.broadcast_to(j, (*lead, *block.mask_shape)).reshape(-1, *block.mask_shape)

@@ -117,9 +117,9 @@ def _walk_by_class(block: WalkBlock, values: Array, x: Array, out: Array | None)
             weight = entries[..., row_class.position[term], None]
             part += weight * np.take(x, row_class.x_index[term], axis=-2)
         begin += rows
-    return np.take(stacked, block.place, axis=-2, out=out, mode="clip" if out is not None else (
-        "raise"
-    ))
+    return np.take(
+        stacked, block.place, axis=-2, out=out, mode="clip" if out is not None else ("raise")
+    )
 
 
 def _with_zero(values: Array) -> Array:

@@ -1,0 +1,125 @@
+"""Train a recurrent network online on text or on the copy task."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+from tritonsnap.arrays import LIBRARIES
+from tritonsnap.cli.errors import UserError, told_to_user
+from tritonsnap.online.checkpoint import read_config
+from tritonsnap.online.configuration import (
+    CellName,
+    MethodName,
+    OptimizerName,
+    TaskName,
+    TrainingConfig,
+    fastest_backend,
+)
+from tritonsnap.online.training import DEFAULT_SECONDS, Budget, Run
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options; those of the configuration stay unset unless given."""
+    defaults = TrainingConfig(backend="numpy")
+
+    def add(name: str, help: str, **settings: Any) -> None:
+        default = getattr(defaults, name.removeprefix("--").replace("-", "_"))
+        shown = "" if default is None or name == "--backend" else f" (default: {default})"
+        parser.add_argument(name, help=help + shown, default=argparse.SUPPRESS, **settings)
+
+    add("--task", "what to learn", choices=get_args(TaskName))
+    add("--text", "UTF-8 text to learn (default: the Python language reference)", metavar="FILE")
+    add(
+        "--backend",
+        f"array library (default: the fastest installed, here {fastest_backend()})",
+        choices=LIBRARIES,
+    )
+    add("--cell", "kind of cell", choices=get_args(CellName))
+    add("--hidden", "units of the cell", type=int, metavar="N")
+    add("--density", "density of the recurrent weights, in (0, 1]", type=float, metavar="D")
+    add("--method", "how gradients are computed", choices=get_args(MethodName))
+    add("--order", "n of SnAp-n; for --method snap", type=int, metavar="N")
+    add("--batch", "rows trained side by side", type=int, metavar="N")
+    add("--update-every", "time steps between updates", type=int, metavar="K")
+    add("--optimizer", "how gradients are applied", choices=get_args(OptimizerName))
+    add("--learning-rate", "step size of the optimizer", type=float, metavar="RATE")
+    add("--seed", "seed of parameters, sparsity and the copy task", type=int, metavar="N")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--steps", help="end after so many time steps", type=int, metavar="N")
+    budget.add_argument(
+        "--seconds",
+        help=f"end after so much training time (default: {DEFAULT_SECONDS:.0f})",
+        type=float,
+        metavar="S",
+    )
+    parser.add_argument(
+        "--out", help="directory for the results (default: runs/TASK-1, -2, ...)", metavar="DIR"
+    )
+    parser.add_argument(
+        "--resume",
+        help="go on with the run in --out; other options default to those of that run",
+        action="store_true",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, score, and print the score as the last line."""
+    names = {field.name for field in fields(TrainingConfig)}
+    chosen = {name: value for name, value in vars(arguments).items() if name in names}
+    if arguments.resume and arguments.out is None:
+        raise UserError("--resume needs --out DIR, the directory of the run to go on with")
+    with told_to_user():
+        budget = Budget(arguments.steps, arguments.seconds)
+        if arguments.resume:
+            chosen = _saved_config(Path(arguments.out)) | chosen
+        config = TrainingConfig(**chosen)
+        out = Path(arguments.out) if arguments.out else _next_directory(config.task)
+        training = Run(config, out, resume=arguments.resume)
+    print(_summary(config, training), file=sys.stderr)
+    if not training.train(budget):
+        print(
+            f"interrupted after {training.state.step} time steps, all kept in "
+            f"{training.checkpoint}; go on with: tritonsnap train --resume --out {out}",
+            file=sys.stderr,
+        )
+        return 130
+    figures = training.evaluate()
+    print(f"results in {out}")
+    if config.task == "copy":
+        print(f"copy length reached: {figures['copy_length']}")
+        return 0
+    print(f"unigram entropy: {figures['unigram_entropy']:.2f}")
+    print(f"bigram entropy: {figures['bigram_entropy']:.2f}")
+    print(f"held-out bits per character: {figures['held_out_bits_per_character']:.2f}")
+    return 0
+
+
+def _saved_config(out: Path) -> dict[str, Any]:
+    """The configuration of the run to go on with, as `TrainingConfig` takes it."""
+    try:
+        saved = read_config(out / "checkpoint.npz")
+    except OSError:
+        raise UserError(f"--resume: there is no checkpoint to read in {out}") from None
+    except ValueError as error:
+        raise ValueError(f"`resume`: {error}") from error
+    names = {field.name for field in fields(TrainingConfig)}
+    return {name: value for name, value in saved.items() if name in names}
+
+
+def _next_directory(task: str) -> Path:
+    number = 1
+    while (path := Path("runs") / f"{task}-{number}").exists():
+        number += 1
+    return path
+
+
+def _summary(config: TrainingConfig, training: Run) -> str:
+    method = f"snap-{config.order}" if config.method == "snap" else config.method
+    return (
+        f"{config.task}: {config.cell} of {config.hidden} units, density {config.density:g}, "
+        f"{method}, {config.batch} rows, in {config.backend}; results go to {training.out}"
+    )

@@ -1,0 +1,107 @@
+"""The few things that no array standard has: scan, and the derivative of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tritonsnap.arrays import library_of, namespace_of
+from tritonsnap.online.trees import map_tree
+
+
+def scan(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tuple[Any, Any]:
+    """Run ``carry, y = body(carry, x)`` over the first axis of the leaves of `xs`.
+
+    As `jax.lax.scan`; a loop in the other libraries. Returns the last carry and the stacked `y`.
+    """
+    leaves: list[Any] = []
+    map_tree(leaves.append, xs)
+    if library_of(leaves[0]) == "jax":
+        from jax import lax
+
+        return lax.scan(body, carry, xs)
+    outputs = []
+    for step in range(leaves[0].shape[0]):
+        carry, y = body(carry, map_tree(lambda leaf, step=step: leaf[step], xs))
+        outputs.append(y)
+    xp = namespace_of(leaves[0])
+    return carry, map_tree(lambda *rows: xp.stack(rows), *outputs) if outputs else None
+
+
+def differentiate_loss(
+    loss_fn: Callable[..., Any], readout: Any, state: Any, y: Any, weight: Any
+) -> tuple[Any, Any, Any]:
+    """The weighted sum of the losses, and its gradients in the state and the readout.
+
+    Parameters
+    ----------
+    loss_fn
+        ``loss_fn(state, y)``, or ``loss_fn(readout, state, y)`` where `readout` is not None.
+    readout
+        A tree of arrays, or None.
+    state : [..., rows]
+        The state.
+    y : [..., ...]
+        The target.
+    weight : [...] or None
+        What each loss is multiplied by; None for ones.
+
+    Raises
+    ------
+    TypeError
+        If the arrays are NumPy's and `loss_fn` has no method `gradients`.
+    ValueError
+        If the losses have not the shape [...].
+    """
+    if hasattr(loss_fn, "gradients") and readout is not None:
+        losses, delta, readout_gradient = loss_fn.gradients(readout, state, y, weight)
+        weighted = losses if weight is None else _weighted(losses, weight)
+        return weighted.sum(), delta, readout_gradient
+    library = library_of(state)
+
+    def total(state: Any, readout: Any) -> Any:
+        losses = loss_fn(state, y) if readout is None else loss_fn(readout, state, y)
+        if tuple(losses.shape) != tuple(state.shape[:-1]):
+            raise ValueError(
+                f"`loss_fn` must return losses of shape {list(state.shape[:-1])}, "
+                f"got {list(losses.shape)}"
+            )
+        return (losses if weight is None else _weighted(losses, weight)).sum()
+
+    if library == "jax":
+        import jax
+
+        loss, (delta, readout_gradient) = jax.value_and_grad(total, argnums=(0, 1))(state, readout)
+        return loss, delta, readout_gradient
+    if library == "torch":
+        return _torch_gradients(total, state, readout)
+    raise TypeError(
+        "NumPy cannot differentiate `loss_fn`: give one with a method `gradients`, "
+        "such as tritonsnap.Readout, and its parameters as `readout`"
+    )
+
+
+def _torch_gradients(total: Callable[..., Any], state: Any, readout: Any) -> tuple[Any, Any, Any]:
+    import torch
+
+    leaves: list[Any] = []
+
+    def tracked(value: Any) -> Any:
+        leaf = value.detach().requires_grad_()
+        leaves.append(leaf)
+        return leaf
+
+    with torch.enable_grad():
+        loss = total(tracked(state), map_tree(tracked, readout))
+        gradients = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
+    filled = (
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    )
+    return loss.detach(), next(filled), map_tree(lambda _: next(filled), readout)
+
+
+def _weighted(losses: Any, weight: Any) -> Any:
+    """Losses times weights; a loss of weight zero counts as zero, even where it is NaN."""
+    xp = namespace_of(losses)
+    return xp.where(weight != 0, losses * weight, xp.zeros_like(losses))

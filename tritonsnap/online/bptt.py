@@ -1,0 +1,174 @@
+"""`BPTT`: backpropagation through time, the method that the others are measured against."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritonsnap.arrays import Library, namespace, namespace_of
+from tritonsnap.online.backend import differentiate_loss, scan
+from tritonsnap.online.carry import Carry
+from tritonsnap.online.cell import Linearization, Params, Prepared
+from tritonsnap.online.dynamics import index_like
+from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.trees import map_tree
+
+
+class Moment(NamedTuple):
+    """What BPTT keeps of one step.
+
+    Attributes
+    ----------
+    kernels
+        The prepared kernels that the step used.
+    linear
+        The step's partial derivatives.
+    reset : bool [batch] or None
+        Rows whose past ended before the step.
+    """
+
+    kernels: Prepared
+    linear: Linearization
+    reset: Any
+
+
+class BPTT(Learner):
+    """Backpropagation through time, with the methods of the online learners.
+
+    `sequence` goes back to the beginning of the sequence it is given (truncated BPTT where several
+    are given one after the other). `step` keeps the whole history in the carry, and `gradient`
+    goes back through it: right, and useful to compare with, at a memory that grows with time.
+
+    References
+    ----------
+    Werbos, "Backpropagation Through Time: What It Does and How to Do It", Proc. IEEE 78(10), 1990.
+    """
+
+    def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
+        """A carry of zeros for `batch` rows, without history."""
+        xp = namespace(like)
+        return Carry(self._zero_state(batch, like, dtype), (), xp.zeros((), dtype=xp.int32))
+
+    def prepare(self, params: Params) -> Prepared:
+        """What the steps read of the parameters; compute it once per update."""
+        return self.cell.prepare(params)
+
+    def step(
+        self, ready: Prepared | Params, carry: Carry, x: Any, reset: Any = None
+    ) -> tuple[Carry, Any]:
+        """Go one step forward and remember it; see `Learner.step`."""
+        self._check_step(carry, x, reset)
+        ready = self.prepare(ready) if isinstance(ready, dict) else ready
+        linear = self.cell.linearize(ready, self._reset_state(carry.state, reset), x)
+        history = (*carry.influence, Moment(ready, linear, reset))
+        return Carry(linear.state, history, carry.step + 1), linear.state
+
+    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:  # noqa: N803
+        """The gradient of a loss of the current state through the whole history."""
+        self._check_delta(carry, dL_dstate)
+        xp = namespace_of(dL_dstate)
+        adjoint, total = dL_dstate, None
+        for moment in reversed(carry.influence):
+            preactivation = self._preactivation_adjoint(moment.linear.gains, adjoint)
+            new = self._parameter_gradients(moment.linear.sources, preactivation)
+            total = new if total is None else map_tree(lambda a, b: a + b, total, new)
+            adjoint = self._back(moment.kernels, moment.linear.own, preactivation, adjoint)
+            if moment.reset is not None:
+                adjoint = xp.where(moment.reset[:, None], xp.zeros_like(adjoint), adjoint)
+        if total is None:
+            shapes = {linear.name: linear.parameter_shape for linear in self.cell.maps}
+            return {n: xp.zeros(shape, dtype=dL_dstate.dtype) for n, shape in shapes.items()}
+        return total
+
+    def run_sequence(
+        self,
+        params: Params,
+        carry: Carry,
+        xs: Any,
+        ys: Any,
+        loss_fn: LossFunction,
+        mask: Any,
+        resets: Any,
+        readout: Any,
+    ) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        ready = self.prepare(params)
+
+        def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
+            x, reset = inputs
+            linear = self.cell.linearize(ready, self._reset_state(state, reset), x)
+            return linear.state, linear
+
+        state, linear = scan(forward, carry.state, (xs, resets))
+        loss, deltas, of_readout = differentiate_loss(loss_fn, readout, linear.state, ys, mask)
+
+        def backward(adjoint: Any, inputs: Any) -> tuple[Any, Any]:
+            gains, own, delta, reset = inputs
+            adjoint = adjoint + delta
+            preactivation = self._preactivation_adjoint(gains, adjoint)
+            adjoint = self._back(ready, own, preactivation, adjoint)
+            return self._reset_state(adjoint, reset), preactivation
+
+        xp = namespace_of(xs)
+        reverse = map_tree(
+            lambda leaf: xp.flip(leaf, axis=0), (linear.gains, linear.own, deltas, resets)
+        )
+        _, preactivations = scan(backward, xp.zeros_like(state), reverse)
+        gradients = self._parameter_gradients(linear.sources, xp.flip(preactivations, axis=0))
+        carry = Carry(state, (), carry.step + xs.shape[0])
+        return loss, gradients if readout is None else (gradients, of_readout), carry
+
+    def _preactivation_adjoint(self, gains: Any, adjoint: Any) -> Any:
+        """[..., targets, units]: the gradient in every preactivation."""
+        through = gains * adjoint[..., None, :]
+        hidden, parts = self.cell.hidden, len(self.cell.parts)
+        if parts == 1:
+            return through
+        return through.reshape(*through.shape[:-1], parts, hidden).sum(axis=-2)
+
+    def _back(self, ready: Prepared, own: Any, preactivation: Any, adjoint: Any) -> Any:
+        """The gradient in the old state."""
+        xp = namespace_of(adjoint)
+        cell = self.cell
+        kernels = dict(
+            zip(
+                [s for s in cell.sources if any(m.source == s for m in cell.maps)],
+                ready.kernels,
+                strict=True,
+            )
+        )
+        parts = []
+        for number, part in enumerate(cell.parts):
+            maps = [linear for linear in cell.maps if linear.source == part]
+            flow = xp.zeros_like(adjoint[..., : cell.hidden])
+            if maps:
+                through = [preactivation[..., cell.targets.index(m.target), :] for m in maps]
+                joined = through[0] if len(maps) == 1 else xp.concat(through, axis=-1)
+                flow = joined @ kernels[part].T
+            if own is not None:
+                split = adjoint.reshape(*adjoint.shape[:-1], len(cell.parts), cell.hidden)
+                flow = flow + (own[..., :, number, :] * split).sum(axis=-2)
+            parts.append(flow)
+        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
+
+    def _parameter_gradients(self, sources: Any, preactivation: Any) -> Params:
+        """Gradients of all parameters, summed over all leading axes."""
+        rows = sources.reshape(-1, sources.shape[-1])
+        gradients = {}
+        for linear in self.cell.maps:
+            begin, size = self.cell.sources[linear.source]
+            target = preactivation[..., self.cell.targets.index(linear.target), :]
+            target = target.reshape(-1, self.cell.hidden)
+            if linear.source == "one":
+                gradients[linear.name] = target.sum(axis=0)
+                continue
+            dense = rows[:, begin : begin + size].T @ target
+            if linear.pattern is not None:
+                at = [index_like(dense, np.asarray(i)) for i in (linear.rows, linear.units)]
+                dense = dense[at[0], at[1]]
+            gradients[linear.name] = dense
+        return gradients
+
+    def __repr__(self) -> str:
+        return f"BPTT({self.cell!r})"

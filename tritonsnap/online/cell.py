@@ -1,0 +1,342 @@
+"""`Cell`: a recurrent network as linear maps and one elementwise function."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.online.linear_map import LinearMap
+from tritonsnap.sparsity.pattern import SparsityPattern
+
+Params = dict[str, Any]
+Arrays = dict[str, Any]
+
+
+class Prepared(NamedTuple):
+    """What a step reads of the parameters, computed once per update.
+
+    Attributes
+    ----------
+    kernels
+        For each source the kernels of all maps that read it, side by side.
+    """
+
+    kernels: tuple[Any, ...]
+
+
+class Linearization(NamedTuple):
+    """A step's new state and its elementwise partial derivatives.
+
+    Attributes
+    ----------
+    state : [..., rows]
+        The new state.
+    gains : [..., targets, rows]
+        What each preactivation of a unit does to each of the unit's rows.
+    own : [..., parts, parts, units] or None
+        What each part of the old state does, directly, to each part of the new one.
+    sources : [..., sources]
+        What the parameters multiply: input, parts of the old state, one.
+    """
+
+    state: Any
+    gains: Any
+    own: Any
+    sources: Any
+
+
+@dataclass(frozen=True)
+class Cell(ABC):
+    """A recurrent cell: ``s_t = f(theta, s_{t-1}, x_t)`` with factored derivatives.
+
+    The linear maps give preactivations ``a_q = sum_k u_k @ W_k``; an elementwise function turns
+    them and the old state into the new state. Its partial derivatives are elementwise too, so the
+    immediate Jacobian is ``g_q[i] * u_k[j]`` and the dynamics are
+    ``sum_k diag(g_k) W_k^T + diag(g_0)``.
+
+    Subclasses define `parts`, `targets`, `make_maps`, `activate` and `partials`.
+
+    Parameters
+    ----------
+    inputs, hidden
+        Numbers of inputs and of units.
+    density
+        Share of the recurrent weights that exist, in (0, 1].
+    input_density
+        Share of the input weights that exist, in (0, 1].
+    seed
+        Draws the positions of sparse weights.
+    patterns
+        Patterns [inputs, units] of named weights, in place of drawn ones.
+
+    Raises
+    ------
+    ValueError
+        For sizes below 1, densities outside (0, 1], and patterns of unknown names or wrong shapes.
+    """
+
+    inputs: int
+    hidden: int
+    density: float = 1.0
+    input_density: float = 1.0
+    seed: int = 0
+    patterns: Mapping[str, SparsityPattern] | None = field(default=None, hash=False)
+
+    parts: ClassVar[tuple[str, ...]] = ("hidden",)
+    targets: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "hidden"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise TypeError(f"`{name}` must be an integer, got {value!r}")
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {value}")
+        for name in ("density", "input_density"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` must lie in (0, 1], got {getattr(self, name)!r}")
+        shapes = {linear.name: linear.shape for linear in self.maps}
+        for name, pattern in (self.patterns or {}).items():
+            if name not in shapes:
+                raise ValueError(f"`patterns` names {name!r}; the weights are {sorted(shapes)}")
+            if pattern.shape != shapes[name]:
+                raise ValueError(
+                    f"`patterns[{name!r}]` must have shape {shapes[name]} (inputs, units), "
+                    f"got {pattern.shape}"
+                )
+
+    # ---- what a subclass says ------------------------------------------------------------------
+
+    @abstractmethod
+    def make_maps(self) -> list[LinearMap]:
+        """The cell's linear maps, those of one target next to each other."""
+
+    @abstractmethod
+    def activate(self, xp: Any, a: Arrays, state: Arrays) -> Arrays:
+        """The new parts of the state from preactivations ``a`` and old parts, all [..., units]."""
+
+    @abstractmethod
+    def partials(
+        self, xp: Any, a: Arrays, state: Arrays, new: Arrays
+    ) -> tuple[dict[str, Arrays], dict[tuple[str, str], Any]]:
+        """The partial derivatives of `activate`.
+
+        Returns
+        -------
+        gains
+            For each target the derivative of each part that depends on it.
+        own
+            Derivatives of new parts in old ones by ``(new part, old part)``, where there are any.
+        """
+
+    # ---- structure -----------------------------------------------------------------------------
+
+    @cached_property
+    def maps(self) -> tuple[LinearMap, ...]:
+        """The linear maps, in the order of the parameters."""
+        return tuple(self.make_maps())
+
+    @property
+    def rows(self) -> int:
+        """Rows of the state: parts times units."""
+        return len(self.parts) * self.hidden
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of all maps."""
+        return sum(linear.num_parameters for linear in self.maps)
+
+    @cached_property
+    def sources(self) -> dict[str, tuple[int, int]]:
+        """Where the numbers of each source begin among all sources, and how many they are."""
+        sizes = {"input": self.inputs, **dict.fromkeys(self.parts, self.hidden), "one": 1}
+        begin, places = 0, {}
+        for name, size in sizes.items():
+            places[name] = (begin, size)
+            begin += size
+        return places
+
+    @property
+    def num_sources(self) -> int:
+        """Numbers in all sources together."""
+        return sum(size for _, size in self.sources.values())
+
+    @cached_property
+    def own_parts(self) -> tuple[tuple[str, str], ...]:
+        """Which parts of the new state depend directly on which of the old one."""
+        a = {target: np.zeros(1) for target in self.targets}
+        state = {part: np.zeros(1) for part in self.parts}
+        return tuple(self.partials(np, a, state, self.activate(np, a, state))[1])
+
+    @cached_property
+    def gain_parts(self) -> dict[str, tuple[str, ...]]:
+        """Which parts of the new state depend on each target."""
+        a = {target: np.zeros(1) for target in self.targets}
+        state = {part: np.zeros(1) for part in self.parts}
+        gains = self.partials(np, a, state, self.activate(np, a, state))[0]
+        return {target: tuple(parts) for target, parts in gains.items()}
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the content, equal in every process."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["patterns"] = sorted((n, p.digest) for n, p in (self.patterns or {}).items())
+        content = f"{type(self).__module__}.{type(self).__qualname__}{values!r}"
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+    def recurrent_maps(self) -> list[LinearMap]:
+        """The maps that read a part of the state."""
+        return [linear for linear in self.maps if linear.source in self.parts]
+
+    def weight(
+        self, name: str, source: str, target: str, density: float, inputs: int, number: int
+    ) -> LinearMap:
+        """A weight matrix with drawn or given positions; `number` sets its draw apart."""
+        shape = (inputs, self.hidden)
+        pattern = (self.patterns or {}).get(name)
+        if pattern is None and density < 1:
+            pattern = SparsityPattern.random(
+                shape, density, np.random.default_rng([self.seed, number])
+            )
+        return LinearMap(name, source, target, shape, pattern)
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def init(self, rng: Any = 0, like: Library = "numpy", dtype: str = "float32") -> Params:
+        """Draw parameters.
+
+        Kernels are normal with variance 1 / fan-in (of the existing weights), biases zero.
+
+        Parameters
+        ----------
+        rng
+            A seed, a NumPy `Generator`, or a JAX key.
+        like
+            The array library: "numpy", "torch" or "jax".
+        dtype
+            "float32" or "float64".
+
+        Returns
+        -------
+        dict
+            One array for each map, in order: [inputs, units], [units] for a bias, or [nnz] where
+            the weights are sparse.
+        """
+        generator = _generator(rng)
+        xp = namespace(like)
+        params = {}
+        for linear in self.maps:
+            fan_in = np.bincount(linear.units, minlength=self.hidden)[linear.units]
+            values = generator.normal(size=linear.num_parameters) / np.sqrt(fan_in)
+            if linear.source == "one":
+                values = np.zeros(linear.num_parameters)
+            params[linear.name] = xp.asarray(np.ascontiguousarray(linear.shaped(values), dtype))
+        return params
+
+    def prepare(self, params: Params) -> Prepared:
+        """What `step` reads of the parameters; compute it once per update."""
+        self.check_params(params)
+        xp = namespace_of(*params.values())
+        kernels = []
+        for source in self.sources:
+            dense = [
+                linear.dense(params[linear.name]) for linear in self.maps if linear.source == source
+            ]
+            if dense:
+                kernels.append(dense[0] if len(dense) == 1 else xp.concat(dense, axis=1))
+        return Prepared(tuple(kernels))
+
+    def step(self, ready: Prepared | Params, state: Any, x: Any) -> Any:
+        """The new state [..., rows] from the old one and an input [..., inputs]."""
+        ready = self.prepare(ready) if isinstance(ready, dict) else ready
+        xp = namespace_of(state, x)
+        a, parts, _ = self._preactivations(xp, ready, state, x)
+        return self._joined(xp, self.activate(xp, a, parts))
+
+    def linearize(self, ready: Prepared, state: Any, x: Any) -> Linearization:
+        """The new state and the elementwise partial derivatives of the step."""
+        xp = namespace_of(state, x)
+        a, parts, sources = self._preactivations(xp, ready, state, x)
+        new = self.activate(xp, a, parts)
+        gains, own = self.partials(xp, a, parts, new)
+        zero = xp.zeros_like(new[self.parts[0]])
+        stacked = [
+            self._joined(xp, {part: gains[target].get(part, zero) for part in self.parts})
+            for target in self.targets
+        ]
+        direct = None
+        if own:
+            direct = xp.stack(
+                [
+                    xp.stack([own.get((to, origin), zero) for origin in self.parts], axis=-2)
+                    for to in self.parts
+                ],
+                axis=-3,
+            )
+        return Linearization(
+            self._joined(xp, new), xp.stack(stacked, axis=-2), direct, xp.concat(sources, axis=-1)
+        )
+
+    def check_params(self, params: Params) -> None:
+        """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
+        expected = {linear.name: linear.parameter_shape for linear in self.maps}
+        if set(params) != set(expected):
+            raise ValueError(f"`params` must have {sorted(expected)}, got {sorted(params)}")
+        for name, shape in expected.items():
+            if tuple(params[name].shape) != shape:
+                raise ValueError(
+                    f"`params[{name!r}]` must have shape {shape}, got {tuple(params[name].shape)}"
+                )
+
+    def check_input(self, name: str, x: Any) -> None:
+        """Raise a `ValueError` that names `name` unless `x` is [..., inputs]."""
+        if x.ndim == 0 or x.shape[-1] != self.inputs:
+            raise ValueError(f"`{name}` must have shape [..., {self.inputs}], got {list(x.shape)}")
+
+    def _preactivations(
+        self, xp: Any, ready: Prepared, state: Any, x: Any
+    ) -> tuple[Arrays, Arrays, list[Any]]:
+        parts = {
+            part: state[..., number * self.hidden : (number + 1) * self.hidden]
+            for number, part in enumerate(self.parts)
+        }
+        one = xp.ones_like(state[..., :1])
+        values = {"input": x, **parts, "one": one}
+        kernels = iter(ready.kernels)
+        a: Arrays = {}
+        for source in self.sources:
+            maps = [linear for linear in self.maps if linear.source == source]
+            if not maps:
+                continue
+            kernel = next(kernels)
+            together = kernel[0] if source == "one" else values[source] @ kernel
+            for number, linear in enumerate(maps):
+                part = together[..., number * self.hidden : (number + 1) * self.hidden]
+                known = a.get(linear.target)
+                a[linear.target] = part if known is None else known + part
+        return a, parts, list(values.values())
+
+    def _joined(self, xp: Any, parts: Arrays) -> Any:
+        if len(self.parts) == 1:
+            return parts[self.parts[0]]
+        return xp.concat([parts[part] for part in self.parts], axis=-1)
+
+
+def _generator(rng: Any) -> np.random.Generator:
+    if hasattr(rng, "dtype") and library_of(rng) == "jax":
+        import jax
+
+        key = (
+            jax.random.key_data(rng)
+            if jax.dtypes.issubdtype(rng.dtype, jax.dtypes.prng_key)
+            else (rng)
+        )
+        return np.random.default_rng(np.asarray(key).ravel().tolist())
+    return np.random.default_rng(rng)

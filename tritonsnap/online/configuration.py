@@ -1,0 +1,135 @@
+"""What a training run is made of, checked before anything is built."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import tritonsnap
+from tritonsnap.arrays import LIBRARIES, Library
+from tritonsnap.online.optimizers import SGD, Adam, Optimizer
+from tritonsnap.online.tasks import CopyTask, TextTask, reference_text
+
+TaskName = Literal["text", "copy"]
+CellName = Literal["rnn", "gru"]
+MethodName = Literal["snap", "rtrl", "bptt"]
+OptimizerName = Literal["sgd", "adam"]
+
+GRADIENT_NORM = 1.0
+"""Gradients (per prediction) are clipped to this norm."""
+
+
+def fastest_backend() -> Library:
+    """JAX if it is installed, else torch, else NumPy; found without importing any."""
+    for library in ("jax", "torch"):
+        if importlib.util.find_spec(library) is not None:
+            return library
+    return "numpy"
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Everything that decides what a run computes; where it ends is not part of it.
+
+    Parameters
+    ----------
+    task
+        ``"text"`` (next character) or ``"copy"`` (repeat bits, longer and longer).
+    text
+        Path of a UTF-8 text file; None for the language reference that CPython carries.
+    backend
+        Array library; by default the fastest one that is installed.
+    cell, hidden, density
+        Kind of cell, its units, and the density of its recurrent weights in (0, 1].
+    method, order
+        ``"snap"`` of that order, exact ``"rtrl"``, or ``"bptt"`` (both without order).
+    batch
+        Rows trained side by side.
+    update_every
+        Time steps between updates of the parameters.
+    optimizer, learning_rate
+        The optimizer and its step size.
+    seed
+        Decides parameters, sparsity and the copy task's stream.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed; the message names it.
+    """
+
+    task: TaskName = "text"
+    text: str | None = None
+    backend: Library = field(default_factory=fastest_backend)
+    cell: CellName = "gru"
+    hidden: int = 256
+    density: float = 1.0
+    method: MethodName = "snap"
+    order: int = 1
+    batch: int = 16
+    update_every: int = 8
+    optimizer: OptimizerName = "adam"
+    learning_rate: float = 3e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("task", get_args(TaskName)),
+            ("backend", LIBRARIES),
+            ("cell", get_args(CellName)),
+            ("method", get_args(MethodName)),
+            ("optimizer", get_args(OptimizerName)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"`{name}` must be one of {allowed}, got {getattr(self, name)!r}")
+        for name in ("hidden", "order", "batch", "update_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.density <= 1:
+            raise ValueError(f"`density` must be in (0, 1], got {self.density}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"`learning_rate` must be positive, got {self.learning_rate}")
+        if self.seed < 0:
+            raise ValueError(f"`seed` must not be negative, got {self.seed}")
+        if self.text is not None and self.task != "text":
+            raise ValueError("`text` goes with the task 'text' only")
+
+    def make_task(self) -> TextTask | CopyTask:
+        """Open the stream.
+
+        Raises
+        ------
+        ValueError
+            If the text cannot be read, is no UTF-8, or is too short.
+        """
+        if self.task == "copy":
+            return CopyTask(self.batch, self.seed)
+        return TextTask(reference_text() if self.text is None else _read(self.text), self.batch)
+
+    def make_learner(self, inputs: int) -> Any:
+        """Build the cell and its learner."""
+        kind = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}[self.cell]
+        cell = kind(inputs=inputs, hidden=self.hidden, density=self.density, seed=self.seed)
+        learners: dict[str, Callable[[], Any]] = {
+            "snap": lambda: tritonsnap.SnAp(cell, order=self.order),
+            "rtrl": lambda: tritonsnap.RTRL(cell),
+            "bptt": lambda: tritonsnap.BPTT(cell),
+        }
+        return learners[self.method]()
+
+    def make_optimizer(self) -> Optimizer:
+        """Build the optimizer."""
+        kinds: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam}
+        return kinds[self.optimizer](self.learning_rate, clip_norm=GRADIENT_NORM)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"`text`: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`text`: {path} is not UTF-8 text") from error

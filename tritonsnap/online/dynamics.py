@@ -1,0 +1,205 @@
+"""The dynamics ``ds_t/ds_{t-1}`` of a cell, built from its gains as a plan wants them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritonsnap.arrays import namespace_of
+from tritonsnap.online.cell import Cell, Linearization, Params
+from tritonsnap.online.linear_map import LinearMap
+from tritonsnap.plan.compact import compact
+from tritonsnap.sparsity.pattern import SparsityPattern
+
+
+class Operand(NamedTuple):
+    """D as the influence ops take it: ``diag(row_scale) d``, or `d` where there is no scale."""
+
+    d: Any
+    row_scale: Any
+
+
+def immediate_pattern(cell: Cell) -> SparsityPattern:
+    """Where ``df/dtheta`` may be nonzero: [rows, parameters]."""
+    units = np.arange(cell.hidden)
+    supports, kinds = [], []
+    for number, target in enumerate(cell.targets):
+        parts = np.array([cell.parts.index(part) for part in cell.gain_parts[target]], np.int64)
+        supports += [parts * cell.hidden + unit for unit in units]
+        kinds += [
+            number * cell.hidden + linear.units for linear in cell.maps if linear.target == target
+        ]
+    sizes = [len(support) for support in supports]
+    return SparsityPattern.from_columns(
+        (cell.rows, cell.num_parameters),
+        np.concatenate([[0], np.cumsum(sizes)]),
+        np.concatenate(supports),
+        np.concatenate(kinds),
+    )
+
+
+def dynamics_pattern(cell: Cell) -> SparsityPattern:
+    """Where ``ds_t/ds_{t-1}`` may be nonzero: the union of all paths from state to state."""
+    rows, cols = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    units = np.arange(cell.hidden)
+    for to, origin in cell.own_parts:
+        rows.append(cell.parts.index(to) * cell.hidden + units)
+        cols.append(cell.parts.index(origin) * cell.hidden + units)
+    for linear in cell.recurrent_maps():
+        for part in cell.gain_parts[linear.target]:
+            rows.append(cell.parts.index(part) * cell.hidden + linear.units.astype(np.int64))
+            cols.append(cell.parts.index(linear.source) * cell.hidden + linear.rows)
+    return SparsityPattern.from_coo(
+        np.concatenate(rows), np.concatenate(cols), (cell.rows, cell.rows)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicsStructure:
+    """Which weight and which gain each entry of D is made of.
+
+    Attributes
+    ----------
+    cell
+        The cell.
+    weight_index
+        For each recurrent map [nnz]: the place of the entry's weight among the stored parameters;
+        one past the last where the map has none, which counts as zero.
+    row : [nnz], or None
+        The row of each entry; None if it is 0, 1, 2, ...
+    own_index : [nnz], or None
+        The place of the entry's direct derivative among those of all pairs of parts; None if there
+        are none, or if they are in order.
+    """
+
+    cell: Cell
+    weight_index: tuple[Any, ...]
+    row: Any
+    own_index: Any
+
+    @classmethod
+    def build(cls, cell: Cell, dynamics: SparsityPattern) -> DynamicsStructure:
+        """Look up the weights of the entries of `dynamics`."""
+        to, unit = np.divmod(dynamics.rows.astype(np.int64), cell.hidden)
+        origin, source = np.divmod(dynamics.cols.astype(np.int64), cell.hidden)
+        in_order = np.array_equal(dynamics.rows, np.arange(dynamics.nnz))
+        own_index = None
+        if cell.own_parts:
+            parts = len(cell.parts)
+            place = (to * parts + origin) * cell.hidden + unit
+            own_index = np.where(unit == source, place, parts * parts * cell.hidden)
+            if np.array_equal(own_index, np.arange(parts * parts * cell.hidden)):
+                own_index = None
+        weights = []
+        for linear in cell.recurrent_maps():
+            reached = [cell.parts.index(part) for part in cell.gain_parts[linear.target]]
+            fits = np.isin(to, reached) & (origin == cell.parts.index(linear.source))
+            weights.append(_stored_place(linear, source, unit, fits))
+        return cls(
+            cell=cell,
+            weight_index=tuple(compact(index) for index in weights),
+            row=None if in_order else compact(dynamics.rows),
+            own_index=None if own_index is None else compact(own_index),
+        )
+
+    def prepare(self, params: Params, dense: bool) -> tuple[Any, ...]:
+        """The recurrent weights of each target, where D has entries (or as [rows, rows])."""
+        weights: dict[str, Any] = {}
+        for linear, index in zip(self.cell.recurrent_maps(), self.weight_index, strict=True):
+            values = params[linear.name]
+            part = self._dense(linear, values) if dense else _at(values.reshape(-1), index)
+            known = weights.get(linear.target)
+            weights[linear.target] = part if known is None else known + part
+        return tuple(weights.values())
+
+    def operand(self, weights: tuple[Any, ...], step: Linearization, dense: bool) -> Operand:
+        """D of a step, from what `prepare` returns."""
+        targets = list(dict.fromkeys(linear.target for linear in self.cell.recurrent_maps()))
+        numbers = [self.cell.targets.index(target) for target in targets]
+        if len(numbers) == 1 and step.own is None:  # diag(g) W is never multiplied out
+            return Operand(weights[0], step.gains[..., numbers[0], :])
+        total = None
+        for number, weight in zip(numbers, weights, strict=True):
+            gain = step.gains[..., number, :]
+            if dense:
+                gain = gain[..., None]
+            elif self.row is not None:
+                gain = _take(gain, self.row)
+            part = gain * weight
+            total = part if total is None else total + part
+        if step.own is not None:
+            total = total + (self._dense_own(step.own) if dense else self._own_values(step.own))
+        return Operand(total, None)
+
+    def _own_values(self, own: Any) -> Any:
+        flat = own.reshape(*own.shape[:-3], own.shape[-3] * own.shape[-2] * own.shape[-1])
+        return flat if self.own_index is None else _at(flat, self.own_index)
+
+    def _dense_own(self, own: Any) -> Any:
+        """[..., rows, rows]: a diagonal block for each pair of parts."""
+        xp = namespace_of(own)
+        identity = xp.eye(self.cell.hidden, dtype=own.dtype)
+        if len(self.cell.parts) == 1:
+            return own[..., 0, 0, :, None] * identity
+        blocks = own[..., :, :, :, None] * identity  # [..., to, origin, unit, unit]
+        return xp.moveaxis(blocks, -3, -2).reshape(*own.shape[:-3], self.cell.rows, self.cell.rows)
+
+    def _dense(self, linear: LinearMap, values: Any) -> Any:
+        """[rows, rows]: the transposed kernel at the rows and columns of its parts."""
+        xp = namespace_of(values)
+        kernel = linear.dense(values).T
+        if len(self.cell.parts) == 1:
+            return kernel
+        zero = xp.zeros_like(kernel)
+        reached = self.cell.gain_parts[linear.target]
+        return xp.concat(
+            [
+                xp.concat(
+                    [
+                        kernel if to in reached and origin == linear.source else zero
+                        for origin in self.cell.parts
+                    ],
+                    axis=1,
+                )
+                for to in self.cell.parts
+            ],
+            axis=0,
+        )
+
+
+def _stored_place(
+    linear: LinearMap,
+    source: NDArray[np.int64],
+    unit: NDArray[np.int64],
+    fits: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Where the weight from each source to each unit is stored; one past the last if nowhere."""
+    if linear.pattern is None:
+        return np.where(fits, source * linear.shape[1] + unit, linear.num_parameters)
+    keys = linear.units.astype(np.int64) * linear.shape[0] + linear.rows
+    wanted = unit * linear.shape[0] + source
+    place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    found = fits & (keys[place] == wanted) if len(keys) else np.zeros(len(wanted), bool)
+    return np.where(found, place, linear.num_parameters)
+
+
+def _at(values: Any, index: Any) -> Any:
+    """Values at places along the last axis, zero one past the last."""
+    xp = namespace_of(values)
+    zero = xp.zeros((*values.shape[:-1], 1), dtype=values.dtype)
+    return _take(xp.concat([values, zero], axis=-1), index)
+
+
+def _take(values: Any, index: Any) -> Any:
+    return values[..., index_like(values, index)]
+
+
+def index_like(values: Any, index: Any) -> Any:
+    """An index array in the form that the library of `values` indexes with."""
+    if isinstance(values, np.ndarray) or not isinstance(index, np.ndarray):
+        return index
+    xp = namespace_of(values)
+    return xp.asarray(index.astype(np.int64)) if hasattr(values, "requires_grad") else index

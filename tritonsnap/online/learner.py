@@ -1,0 +1,213 @@
+"""`Learner`: what every training rule has in common."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.online.carry import Carry
+from tritonsnap.online.cell import Cell, Params
+
+LossFunction = Callable[..., Any]
+
+
+class Learner(ABC):
+    """A rule that gives the gradient of a recurrent network's loss.
+
+    Parameters
+    ----------
+    cell
+        The network.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        if not isinstance(cell, Cell):
+            raise TypeError(f"`cell` must be a Cell, got {type(cell).__name__}")
+        self.cell = cell
+
+    @abstractmethod
+    def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
+        """A carry of zeros for `batch` rows."""
+
+    @abstractmethod
+    def prepare(self, params: Params) -> Any:
+        """What the steps read of the parameters; compute it once per update."""
+
+    @abstractmethod
+    def step(self, ready: Any, carry: Carry, x: Any, reset: Any = None) -> tuple[Carry, Any]:
+        """Go one step forward.
+
+        Parameters
+        ----------
+        ready
+            What `prepare` returns, or the parameters.
+        carry
+            The learner's state.
+        x : [batch, inputs]
+            The input.
+        reset : bool [batch], optional
+            Rows whose state and influence are zeroed before the input is read.
+
+        Returns
+        -------
+        carry, state
+            The new carry and its state [batch, rows].
+        """
+
+    @abstractmethod
+    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:  # noqa: N803
+        """The gradient in the parameters of a loss of the current state.
+
+        Parameters
+        ----------
+        carry
+            The learner's state.
+        dL_dstate : [batch, rows]
+            The gradient of the loss in the state.
+
+        Returns
+        -------
+        dict like the parameters, summed over the batch
+        """
+
+    def sequence(
+        self,
+        params: Params,
+        carry: Carry,
+        xs: Any,
+        ys: Any,
+        loss_fn: LossFunction,
+        mask: Any = None,
+        resets: Any = None,
+        *,
+        readout: Any = None,
+    ) -> tuple[Any, Any, Carry]:
+        """Go through a sequence and add up its gradient.
+
+        Parameters
+        ----------
+        params
+            The cell's parameters, constant over the sequence.
+        carry
+            The learner's state.
+        xs : [T, batch, inputs]
+            The inputs.
+        ys : [T, batch, ...]
+            The targets.
+        loss_fn
+            ``loss_fn(state, y)``, or ``loss_fn(readout, state, y)`` where `readout` is given:
+            losses [batch]. JAX and torch differentiate any function; NumPy needs one with a method
+            `gradients`, such as `Readout`.
+        mask : [T, batch], optional
+            What each loss is multiplied by.
+        resets : bool [T, batch], optional
+            Rows whose state and influence are zeroed before that step's input is read.
+        readout
+            Parameters of the loss function.
+
+        Returns
+        -------
+        loss
+            The sum of the losses over rows and steps.
+        gradients
+            Like `params`; with a readout a pair of these and the readout's gradient.
+        carry
+            The new state. Nothing flows back into the old one: gradients go through the influence.
+
+        Raises
+        ------
+        ValueError, TypeError
+            That name the argument, for wrong shapes, dtypes or mixed libraries.
+        """
+        self._check_sequence(params, carry, xs, ys, mask, resets)
+        if library_of(xs) == "jax":
+            from tritonsnap.online.jax_sequence import run
+
+            return run(self, params, carry, xs, ys, loss_fn, mask, resets, readout)
+        return self.run_sequence(params, carry, xs, ys, loss_fn, mask, resets, readout)
+
+    @abstractmethod
+    def run_sequence(
+        self,
+        params: Params,
+        carry: Carry,
+        xs: Any,
+        ys: Any,
+        loss_fn: LossFunction,
+        mask: Any,
+        resets: Any,
+        readout: Any,
+    ) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+
+    def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
+        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
+            raise ValueError(f"`batch` must be an integer of at least 1, got {batch!r}")
+        xp = namespace(like)
+        if like == "jax":  # makes learners pytrees, so that jitted functions take them
+            importlib.import_module("tritonsnap.online.jax_sequence")
+        return xp.zeros((batch, self.cell.rows), dtype=getattr(xp, dtype))
+
+    def _reset_state(self, state: Any, reset: Any) -> Any:
+        if reset is None:
+            return state
+        xp = namespace_of(state)
+        return xp.where(reset[:, None], xp.zeros_like(state), state)
+
+    def _check_step(self, carry: Carry, x: Any, reset: Any) -> None:
+        library_of(carry.state, x, reset)
+        batch = carry.state.shape[0]
+        if tuple(x.shape) != (batch, self.cell.inputs):
+            raise ValueError(
+                f"`x` must have shape [{batch}, {self.cell.inputs}], got {list(x.shape)}"
+            )
+        if x.dtype != carry.state.dtype:
+            raise TypeError(f"`x` must have the carry's dtype {carry.state.dtype}, got {x.dtype}")
+        check_mask("reset", reset, (batch,), boolean=True)
+
+    def _check_delta(self, carry: Carry, delta: Any) -> None:
+        library_of(carry.state, delta)
+        if tuple(delta.shape) != tuple(carry.state.shape):
+            raise ValueError(
+                f"`dL_dstate` must have shape {list(carry.state.shape)}, got {list(delta.shape)}"
+            )
+
+    def _check_sequence(
+        self, params: Params, carry: Carry, xs: Any, ys: Any, mask: Any, resets: Any
+    ) -> None:
+        self.cell.check_params(params)
+        library_of(*params.values(), carry.state, xs, ys, mask, resets)
+        batch = carry.state.shape[0]
+        if xs.ndim != 3 or tuple(xs.shape[1:]) != (batch, self.cell.inputs):
+            raise ValueError(
+                f"`xs` must have shape [T, {batch}, {self.cell.inputs}], got {list(xs.shape)}"
+            )
+        if xs.dtype != carry.state.dtype:
+            raise TypeError(f"`xs` must have the carry's dtype {carry.state.dtype}, got {xs.dtype}")
+        for name, value in params.items():
+            if value.dtype != carry.state.dtype:
+                raise TypeError(
+                    f"`params[{name!r}]` must have the carry's dtype {carry.state.dtype}, "
+                    f"got {value.dtype}"
+                )
+        if tuple(ys.shape[:2]) != tuple(xs.shape[:2]):
+            raise ValueError(
+                f"`ys` must have shape [{xs.shape[0]}, {batch}, ...], got {list(ys.shape)}"
+            )
+        check_mask("mask", mask, tuple(xs.shape[:2]), boolean=False)
+        check_mask("resets", resets, tuple(xs.shape[:2]), boolean=True)
+
+
+def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -> None:
+    """Raise unless `mask` is None or has the given shape, and is boolean where it must be."""
+    if mask is None:
+        return
+    if tuple(mask.shape) != shape:
+        raise ValueError(f"`{name}` must have shape {list(shape)}, got {list(mask.shape)}")
+    if boolean and "bool" not in str(mask.dtype):
+        raise TypeError(f"`{name}` must be boolean, got {mask.dtype}")

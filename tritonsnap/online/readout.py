@@ -1,0 +1,160 @@
+"""A linear readout of the state and its loss, with analytic gradients, for all array libraries."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from tritonsnap.arrays import Library, device_of, namespace, namespace_of
+
+Loss = Literal["cross_entropy", "mse"]
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Readout:
+    """``outputs = state @ kernel + bias`` and a loss per row.
+
+    Called with ``(params, state, y)`` it gives losses that JAX and torch differentiate;
+    `gradients` gives the same derivatives in closed form, which is what NumPy needs.
+
+    Parameters
+    ----------
+    outputs
+        Number of outputs: classes for ``"cross_entropy"``, numbers for ``"mse"``.
+    loss
+        ``"cross_entropy"``: y holds class ids ``[...]``, the loss is in nats.
+        ``"mse"``: y is ``[..., outputs]``, the loss is the mean of squares over the outputs.
+
+    Raises
+    ------
+    ValueError
+        If `outputs` is not positive or `loss` is unknown.
+    """
+
+    outputs: int
+    loss: Loss = "cross_entropy"
+
+    def __post_init__(self) -> None:
+        if self.outputs < 1:
+            raise ValueError(f"`outputs` must be at least 1, got {self.outputs}")
+        if self.loss not in get_args(Loss):
+            raise ValueError(f"`loss` must be one of {get_args(Loss)}, got {self.loss!r}")
+
+    def init(
+        self,
+        hidden: int,
+        rng: int | np.random.Generator = 0,
+        like: Library = "numpy",
+        dtype: str = "float32",
+    ) -> Params:
+        """Draw parameters: a normal kernel with variance ``1 / hidden``, a zero bias.
+
+        Returns
+        -------
+        dict
+            ``kernel`` [hidden, outputs] and ``bias`` [outputs].
+        """
+        xp = namespace(like)
+        kernel = np.random.default_rng(rng).normal(size=(hidden, self.outputs)) / np.sqrt(hidden)
+        return {
+            "kernel": xp.asarray(kernel.astype(dtype)),
+            "bias": xp.asarray(np.zeros(self.outputs, dtype)),
+        }
+
+    def outputs_of(self, params: Params, state: Any) -> Any:
+        """Outputs (logits for cross-entropy) ``[..., outputs]`` of a state ``[..., hidden]``."""
+        kernel = params["kernel"]
+        if state.ndim < 1 or state.shape[-1] != kernel.shape[0]:
+            raise ValueError(
+                f"`state` must be [..., {kernel.shape[0]}], got shape {tuple(state.shape)}"
+            )
+        return state @ kernel + params["bias"]
+
+    def __call__(self, params: Params, state: Any, y: Any) -> Any:
+        """Losses ``[...]`` of a state ``[..., hidden]``.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit or a class id is outside ``[0, outputs)``. Inside ``jax.jit`` ids
+            have no values yet: there a bad id gives a NaN loss.
+        """
+        outputs = self.outputs_of(params, state)
+        losses, _ = self._losses_and_errors(outputs, y)
+        return losses
+
+    def gradients(
+        self, params: Params, state: Any, y: Any, weight: Any = None
+    ) -> tuple[Any, Any, Params]:
+        """Losses and the gradients of their sum weighted by `weight`.
+
+        Parameters
+        ----------
+        params
+            What `init` returns.
+        state
+            ``[..., hidden]``.
+        y
+            Class ids ``[...]`` or values ``[..., outputs]``.
+        weight
+            ``[...]``, usually a mask of zeros and ones; None for ones.
+
+        Returns
+        -------
+        losses
+            ``[...]``, not weighted.
+        state_gradient
+            ``[..., hidden]``.
+        params_gradient
+            Like `params`.
+        """
+        xp = namespace_of(state, params["kernel"])
+        outputs = self.outputs_of(params, state)
+        losses, error = self._losses_and_errors(outputs, y)
+        if weight is not None:
+            if tuple(weight.shape) != tuple(losses.shape):
+                raise ValueError(f"`weight` must be {list(losses.shape)}, got {list(weight.shape)}")
+            error = error * xp.astype(weight, error.dtype)[..., None]
+        flat_error = xp.reshape(error, (-1, self.outputs))
+        flat_state = xp.reshape(state, (-1, state.shape[-1]))
+        return (
+            losses,
+            error @ params["kernel"].T,
+            {"kernel": flat_state.T @ flat_error, "bias": xp.sum(flat_error, axis=0)},
+        )
+
+    def _losses_and_errors(self, outputs: Any, y: Any) -> tuple[Any, Any]:
+        """Losses ``[...]`` and their derivatives by the outputs ``[..., outputs]``."""
+        xp = namespace_of(outputs, y)
+        rows = tuple(outputs.shape[:-1])
+        expected = rows if self.loss == "cross_entropy" else tuple(outputs.shape)
+        if tuple(y.shape) != expected:
+            raise ValueError(f"`y` must be {list(expected)}, got {list(y.shape)}")
+        if self.loss == "mse":
+            difference = outputs - y
+            return xp.mean(difference**2, axis=-1), difference * (2 / self.outputs)
+        if not xp.isdtype(y.dtype, "integral"):
+            raise TypeError(f"`y` must hold integer class ids, got {y.dtype}")
+        inside = (y >= 0) & (y < self.outputs)
+        if not _is_traced(y) and not bool(xp.all(inside)):
+            raise ValueError(
+                f"`y` must hold class ids in [0, {self.outputs}), got {int(xp.min(y))} to "
+                f"{int(xp.max(y))}"
+            )
+        classes = xp.arange(self.outputs, dtype=y.dtype, device=device_of(y))
+        chosen = y[..., None] == classes
+        shifted = outputs - xp.max(outputs, axis=-1, keepdims=True)
+        exponentials = xp.exp(shifted)
+        total = xp.sum(exponentials, axis=-1, keepdims=True)
+        losses = xp.log(total[..., 0]) - xp.sum(xp.where(chosen, shifted, 0.0), axis=-1)
+        error = exponentials / total - xp.astype(chosen, outputs.dtype)
+        return xp.where(inside, losses, xp.nan), error
+
+
+def _is_traced(array: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(array, jax.core.Tracer)

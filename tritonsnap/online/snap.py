@@ -1,0 +1,231 @@
+"""`SnAp` and `RTRL`: gradients forward in time, from a sparse influence."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.online.backend import differentiate_loss, scan
+from tritonsnap.online.carry import Carry
+from tritonsnap.online.cell import Cell, Params, Prepared
+from tritonsnap.online.dynamics import (
+    DynamicsStructure,
+    dynamics_pattern,
+    immediate_pattern,
+)
+from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.trees import map_tree
+from tritonsnap.ops import influence_gradient, influence_update
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import Factors, FactorStructure
+from tritonsnap.sparsity.snap import check_order, snap_pattern
+
+
+class SnApPrepared(NamedTuple):
+    """What the steps read of the parameters.
+
+    Attributes
+    ----------
+    cell
+        For the forward pass.
+    weights
+        The recurrent weights of each target where the dynamics have entries.
+    """
+
+    cell: Prepared
+    weights: tuple[Any, ...]
+
+
+class SnAp(Learner):
+    """The sparse n-step approximation of RTRL.
+
+    The influence ``J_t = ds_t/dtheta`` is kept where it can become nonzero within `order` steps
+    and carried forward by ``J_t = I_t + M * (D_t J_{t-1})``.
+
+    Parameters
+    ----------
+    cell
+        The network.
+    order
+        The number of steps n >= 1; None keeps everything, which is exact RTRL.
+
+    Attributes
+    ----------
+    plan : DsmmPlan
+        The plan of the influence: its patterns, groups and costs.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If `order` is no integer of at least 1 and not None.
+
+    References
+    ----------
+    Menick et al., "Practical Real Time Recurrent Learning with a Sparse Approximation", ICLR 2021.
+    """
+
+    def __init__(self, cell: Cell, order: int | None = 1) -> None:
+        super().__init__(cell)
+        check_order(order)
+        self.order = order
+
+    @cached_property
+    def structure(self) -> FactorStructure:
+        """The factors of the immediate Jacobian, and the plan of the influence."""
+        cell = self.cell
+        immediate, dynamics = immediate_pattern(cell), dynamics_pattern(cell)
+        mask = snap_pattern(dynamics, immediate, self.order)
+        ends = np.cumsum([linear.num_parameters for linear in cell.maps])
+        segments = [
+            int(end)
+            for end, one, following in zip(ends, cell.maps, cell.maps[1:], strict=False)
+            if one.target != following.target
+        ]
+        places = [cell.sources[linear.source][0] + linear.rows for linear in cell.maps]
+        targets = [
+            np.full(linear.num_parameters, cell.targets.index(linear.target))
+            for linear in cell.maps
+        ]
+        return FactorStructure(
+            plan=DsmmPlan(mask, mask, dynamics, segments=segments),
+            unit=np.concatenate([linear.units for linear in cell.maps]),
+            target=np.concatenate(targets),
+            source=np.concatenate(places),
+            num_units=cell.hidden,
+            num_targets=len(cell.targets),
+            num_sources=cell.num_sources,
+        )
+
+    @cached_property
+    def dynamics(self) -> DynamicsStructure:
+        """Which weights and gains the dynamics are made of."""
+        return DynamicsStructure.build(self.cell, self.plan.dynamics)
+
+    @property
+    def plan(self) -> DsmmPlan:
+        """The plan of the influence."""
+        return self.structure.plan
+
+    def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
+        """A carry of zeros for `batch` rows."""
+        state = self._zero_state(batch, like, dtype)
+        xp = namespace(like)
+        influence = self.plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
+        return Carry(state, influence, xp.zeros((), dtype=xp.int32))
+
+    def prepare(self, params: Params) -> SnApPrepared:
+        """What the steps read of the parameters; compute it once per update."""
+        ready = self.cell.prepare(params)
+        dense = self._dense(*params.values())
+        return SnApPrepared(ready, self.dynamics.prepare(params, dense))
+
+    def step(
+        self, ready: SnApPrepared | Params, carry: Carry, x: Any, reset: Any = None
+    ) -> tuple[Carry, Any]:
+        """Go one step forward; see `Learner.step`."""
+        self._check_step(carry, x, reset)
+        ready = self.prepare(ready) if isinstance(ready, dict) else ready
+        return self._advance(ready, carry, x, reset)
+
+    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:  # noqa: N803
+        """The gradient of a loss of the current state; see `Learner.gradient`."""
+        self._check_delta(carry, dL_dstate)
+        flat = influence_gradient(dL_dstate, carry.influence, self.plan, sum_batch=True)
+        return self._by_parameter(flat)
+
+    def run_sequence(
+        self,
+        params: Params,
+        carry: Carry,
+        xs: Any,
+        ys: Any,
+        loss_fn: LossFunction,
+        mask: Any,
+        resets: Any,
+        readout: Any,
+    ) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        ready = self.prepare(params)
+        xp = namespace_of(xs)
+        packing = self.plan.packing_for(xs)
+        shapes = [(block.columns.num_groups, block.columns.width) for block in packing.blocks]
+        start = (
+            carry,
+            xp.zeros((), dtype=xs.dtype),
+            tuple(xp.zeros(shape, dtype=xs.dtype) for shape in shapes),
+            map_tree(xp.zeros_like, readout),
+        )
+
+        def body(running: Any, inputs: Any) -> tuple[Any, None]:
+            carry, total, gradients, readout_gradients = running
+            x, y, weight, reset = inputs
+            carry, state = self._advance(ready, carry, x, reset)
+            loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
+            own = influence_gradient(delta, carry.influence, self.plan, sum_batch=True, packed=True)
+            gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
+            readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
+            return (carry, total + loss, gradients, readout_gradients), None
+
+        end, _ = scan(body, start, (xs, ys, mask, resets))
+        carry, total, gradients, readout_gradients = end
+        by_parameter = self._by_parameter(packing.unpack_columns(gradients, like=total))
+        if readout is None:
+            return total, by_parameter, carry
+        return total, (by_parameter, readout_gradients), carry
+
+    def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
+        linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
+        influence = carry.influence
+        if reset is not None:
+            influence = tuple(_reset_block(block, reset) for block in influence)
+        operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
+        influence = influence_update(
+            operand.d,
+            influence,
+            Factors(linear.gains, linear.sources, self.structure),
+            self.plan,
+            row_scale=operand.row_scale,
+        )
+        return Carry(linear.state, influence, carry.step + 1), linear.state
+
+    def _dense(self, *arrays: Any) -> bool:
+        """Whether the plan wants D as a dense matrix from the library of `arrays`."""
+        library_of(*arrays)
+        return self.plan.packing_for(arrays[0]).wants_dense
+
+    def _by_parameter(self, flat: Any) -> Params:
+        gradients, begin = {}, 0
+        for linear in self.cell.maps:
+            end = begin + linear.num_parameters
+            gradients[linear.name] = linear.shaped(flat[..., begin:end])
+            begin = end
+        return gradients
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cell!r}, order={self.order})"
+
+
+class RTRL(SnAp):
+    """Exact real-time recurrent learning: `SnAp` without a limit on steps.
+
+    References
+    ----------
+    Williams and Zipser, "A Learning Algorithm for Continually Running Fully Recurrent Neural
+    Networks", Neural Computation 1(2), 1989.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell, None)
+
+    def __repr__(self) -> str:
+        return f"RTRL({self.cell!r})"
+
+
+def _reset_block(block: Any, reset: Any) -> Any:
+    """A block of the influence with the rows of the batch in `reset` zeroed, NaN or not."""
+    xp = namespace_of(block)
+    rows = reset.reshape(-1, *(1,) * (block.ndim - 1))
+    return xp.where(rows, xp.zeros_like(block), block)

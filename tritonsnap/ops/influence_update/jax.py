@@ -1,0 +1,142 @@
+"""`influence_update` in JAX: a primitive that XLA's array operations implement."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from tritonsnap.ops.arguments import (
+    Form,
+    check_plan,
+    check_precision,
+    check_rows,
+    dynamics_form,
+    read_influence,
+)
+from tritonsnap.ops.dynamics import Dynamics
+from tritonsnap.ops.influence_update.factors import check_factors
+from tritonsnap.ops.masked_dsmm.jax import bind_product, product, take, with_zero
+from tritonsnap.ops.primitive import PlanPrimitive
+from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import FactorBlock, Factors, FactorStructure
+from tritonsnap.plan.packing import Packing
+
+Array = jax.Array
+
+
+def influence_update(
+    d: Array,
+    j: Array | tuple[Array, ...],
+    immediate: Array | tuple[Array, ...] | Factors,
+    plan: DsmmPlan,
+    *,
+    row_scale: Array | None = None,
+    precision: str = "ieee",
+) -> Array | tuple[Array, ...]:
+    """JAX face of `tritonsnap.influence_update`."""
+    check_plan(plan)
+    check_precision(precision)
+    packing = plan.packing("xla")
+    given = read_influence("j", j, packing, "x")
+    form = dynamics_form(d, plan, given.batch)
+    if row_scale is not None:
+        check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
+    if isinstance(immediate, Factors):
+        check_factors(immediate, plan, given.batch)
+        scale = () if row_scale is None else (row_scale,)
+        axes = [2 if form == "dense" else 1, 2, 1, *(1 for _ in scale)]
+        axes += [len(shape) for shape in packing.shapes("x")]
+        operands = (d, immediate.gains, immediate.sources, *scale, *given.blocks)
+        blocks = _influence_update(
+            immediate.structure, operands, axes, form=form, scaled=row_scale is not None
+        )
+        return packing.unpack(blocks, like=given.values) if given.flat else blocks
+    added = read_influence("immediate", immediate, packing, "mask")
+    blocks = bind_product(plan, d, form, given.blocks, row_scale)
+    if given.flat and added.flat:
+        return packing.unpack(blocks, like=given.values) + added.values
+    blocks = tuple(block + part for block, part in zip(blocks, added.blocks, strict=True))
+    return packing.unpack(blocks, like=given.values) if given.flat else blocks
+
+
+def _implementation(
+    structure: FactorStructure,
+    d: Array,
+    gains: Array,
+    sources: Array,
+    *rest: Array,
+    form: Form,
+    scaled: bool,
+) -> tuple[Array, ...]:
+    packing = structure.plan.packing("xla")
+    row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
+    dynamics = Dynamics(d, form, packing, jnp)
+    return update(packing, dynamics, blocks, Factors(gains, sources, structure), row_scale)
+
+
+_influence_update = PlanPrimitive("influence_update", _implementation)
+
+
+def update(
+    packing: Packing,
+    dynamics: Dynamics,
+    blocks: tuple[Array, ...],
+    immediate: Factors,
+    row_scale: Array | None = None,
+) -> tuple[Array, ...]:
+    """The blocks of M * (D J) + I in XLA operations."""
+    products = product(packing, dynamics, blocks, row_scale)
+    layout = immediate.structure.layout(packing)
+    gains = immediate.gains.reshape(*immediate.gains.shape[:-2], -1)
+    rows = packing.groups.mask.shape[0]
+    return tuple(
+        _added(result, block, factors, gains, immediate.sources, rows)
+        for result, block, factors in zip(products, packing.blocks, layout, strict=True)
+    )
+
+
+def _added(
+    result: Array, block: Block, factors: FactorBlock, gains: Array, sources: Array, rows: int
+) -> Array:
+    """A block with the factored immediate Jacobian added."""
+    if factors.outer:
+        own = gains[..., factors.target * rows : (factors.target + 1) * rows]
+        assert isinstance(block, ElementwiseBlock)  # only these have outer factors
+        gain = own if block.all_rows else take(own, block.mask_row)
+        pieces = [sources[..., first : first + count] for first, count in factors.stretches]
+        source = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=-1)
+        return result + gain[..., None] * source[..., None, :]
+    index = factors.target_index.astype(jnp.int32) * rows + factors.row.astype(jnp.int32)
+    source = take(with_zero(sources), factors.source_index)[..., None, :, :]
+    values = take(gains, index) * source  # [..., parts, G, C]
+    parts = factors.place.shape[0]
+    if isinstance(block, ElementwiseBlock):
+        for part in range(parts):
+            inside = factors.place[part] == 0
+            result = result + jnp.where(inside, values[..., part, :, :], 0)
+        return result
+    lead = jnp.broadcast_shapes(
+        result.shape[: result.ndim - len(block.mask_shape)], values.shape[:-3]
+    )
+    result = jnp.broadcast_to(result, (*lead, *block.mask_shape))
+    width = block.columns.width
+    if isinstance(block, WalkBlock):
+        first = block.mask_indptr[:-1, None].astype(jnp.int32)
+        size = jnp.diff(block.mask_indptr.astype(jnp.int32))[:, None]
+        flat = result
+    else:
+        groups, size = block.mask_shape[:2]
+        first = jnp.arange(groups)[:, None] * size
+        flat = result.reshape(*lead, groups * size, width)
+    outside = flat.shape[-2]
+    for part in range(parts):
+        place = factors.place[part].astype(jnp.int32)
+        place = jnp.where(place < size, first + place, outside)  # dropped
+        added = values[..., part, :, :]
+        if place.shape[1] == 1:  # all columns of a group belong to one unit: whole rows
+            flat = flat.at[..., place[:, 0], :].add(added, mode="drop")
+        else:
+            column = jnp.broadcast_to(jnp.arange(width), place.shape)
+            flat = flat.at[..., place, column].add(added, mode="drop")
+    return flat.reshape(result.shape)

@@ -118,7 +118,7 @@ def test_blocks_from_an_iterator_need_not_fit_in_memory(records):
             pulled.append(first)
             yield x[first : first + 100], y[first : first + 100]
 
-    trainer = Trainer(small_model(), block=64, clients=1)
+    trainer = Trainer(small_model(), block=64, select=1.0)
     history = trainer.fit(blocks(), report_every=200, **QUIET)
     assert [report.records for report in history] == [200, 400, 600]
     assert pulled == list(range(0, 600, 100))

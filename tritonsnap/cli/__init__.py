@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import tritonsnap
-from tritonsnap.cli import train
+from tritonsnap.cli import kan, train
 from tritonsnap.cli.errors import UserError
 
-SUBCOMMANDS: dict[str, Any] = {"train": train}
+SUBCOMMANDS: dict[str, Any] = {"train": train, "kan": kan}
 """Every module has a docstring, `add_options(parser)` and `run(arguments) -> exit code`."""
 
 

@@ -26,7 +26,6 @@ from tritonsnap.kan.step import Rule, Solver
 FORMAT = "tritonsnap.kan.Trainer/1"
 
 _BLOCKS = {"sequential": 1, "threads": 256, "ray": 512, "triton": 512}
-_CLIENTS = {"sequential": 1, "threads": 2, "ray": 2, "triton": 1}
 _SMALLEST_CLIPPED = 32
 _CLIP = 2.0
 _SELECT = 0.5
@@ -41,8 +40,8 @@ class Trainer:
         What to train; its numbers are replaced after each round.
     engine : {"threads", "sequential", "triton", "ray"}
         Threads of this process; the calling thread alone; a GPU; tasks and actors of Ray.
-    clients : int, optional
-        Workers that compute changes. By default 2, and 1 for the engines that know no other.
+    clients : int
+        Workers that compute changes. More of them pay where each has a core of its own.
     servers : int
         Workers that own functions, each those of an equal share of the addends.
     block : int, optional
@@ -86,7 +85,7 @@ class Trainer:
         model: KAN,
         engine: EngineName = "threads",
         *,
-        clients: int | None = None,
+        clients: int = 1,
         servers: int = 1,
         block: int | None = None,
         select: float | None = None,
@@ -105,7 +104,6 @@ class Trainer:
             raise ValueError(f"`engine` must be one of {get_args(EngineName)}, got {engine!r}")
         if solver not in get_args(Solver):
             raise ValueError(f"`solver` must be one of {get_args(Solver)}, got {solver!r}")
-        clients = _CLIENTS[engine] if clients is None else clients
         block = _BLOCKS[engine] if block is None else block
         max_staleness = 4 * clients if max_staleness is None else max_staleness
         for name, number in (

@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _problem(arguments: argparse.Namespace) -> tuple[Records, Records, dict[str, int], int]:
+def _problem(arguments: argparse.Namespace) -> tuple[Records, Records, dict[str, Any], int]:
     """Records to train on and held out, sizes of the model, and epochs."""
     name, *files = arguments.task
     if name == "csv":
@@ -117,7 +117,8 @@ def _problem(arguments: argparse.Namespace) -> tuple[Records, Records, dict[str,
         held_out = max(1, round(_HELD_OUT * len(x)))
         kept = order[held_out:][: arguments.records]
         training, validation = (x[kept], y[kept]), _finite(x[order[:held_out]], y[order[:held_out]])
-        sizes, epochs = dict(_CSV_MODEL), _CSV_EPOCHS
+        sizes: dict[str, Any] = dict(_CSV_MODEL)
+        epochs = _CSV_EPOCHS
         if not len(kept) or not len(validation[0]):
             raise UserError(f"{files[0]} holds too few records, {len(x)}")
     elif name in TASKS and not files:

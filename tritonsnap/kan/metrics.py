@@ -29,7 +29,10 @@ def pearson(predictions: ArrayLike, targets: ArrayLike) -> NDArray[Any]:
     a, b = a - a.mean(axis=0), b - b.mean(axis=0)
     norms = np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
     products: NDArray[Any] = (a * b).sum(axis=0)
-    return np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    correlation: NDArray[Any] = np.divide(
+        products, norms, out=np.zeros_like(products), where=norms > 0
+    )
+    return correlation
 
 
 def root_mean_square_error(predictions: ArrayLike, targets: ArrayLike) -> NDArray[Any]:
@@ -141,7 +144,7 @@ class History(Sequence[Report]):
                 "matplotlib is not installed; run: pip install 'tritonsnap[plots]'"
             ) from error
         figure = Figure(figsize=(12, 3.6), layout="constrained")
-        accuracy = [report.pearson for report in reports]
+        accuracy = np.array([report.pearson for report in reports], float)
         for place, (name, unit) in enumerate(
             (("records", "drawn"), ("updates", "applied"), ("seconds", "of training")), start=1
         ):

@@ -369,4 +369,5 @@ def _resampled(values: NDArray[Any], points: int) -> NDArray[Any]:
     position = np.linspace(0, knots - 1, points)
     knot = np.minimum(position.astype(int), knots - 2)
     offset = (position - knot)[:, None]
-    return (1 - offset) * values[:, knot] + offset * values[:, knot + 1]
+    resampled: NDArray[Any] = (1 - offset) * values[:, knot] + offset * values[:, knot + 1]
+    return resampled

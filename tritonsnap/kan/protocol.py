@@ -176,7 +176,7 @@ def compute_messages(
     functions = join_functions([snapshot.functions for snapshot in snapshots])
     with np.errstate(over="ignore", invalid="ignore"):  # the server refuses what is not finite
         change, squared_error = train_step(functions, block.x, block.y, rule, changed)
-    messages = []
+    messages: list[Message | None] = []
     for snapshot, share in zip(snapshots, shares, strict=True):
         first, last = max(share.start, changed.start), min(share.stop, changed.stop)
         if first >= last:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class OneDevice:
             scale = self._functions.scale
             meter.squared_error += float((sum(errors) / scale**2).mean())
 
-    def _on_device(self, array: object) -> object:
+    def _on_device(self, array: Any) -> Any:
         return self._torch.tensor(array, device=self._device)
 
 

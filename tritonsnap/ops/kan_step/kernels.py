@@ -394,7 +394,7 @@ def _gram_grid(arguments: Arguments) -> Grid:
 
 
 def _power_of_two(number: int, least: int, most: int) -> int:
-    return max(least, min(most, triton.next_power_of_2(number)))
+    return max(least, min(most, 1 << (number - 1).bit_length()))
 
 
 def _inner_sums_heuristic(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:

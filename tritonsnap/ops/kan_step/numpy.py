@@ -86,7 +86,7 @@ def _interval(positions: Array, knots: int) -> tuple[Array, Array]:
 
 def _few_hats(positions: Array, knots: int) -> Array:
     """Hat vectors side by side [records, columns * knots], for functions of few points."""
-    hats = positions[:, :, None] - np.arange(knots, dtype=positions.dtype)
+    hats: Array = positions[:, :, None] - np.arange(knots, dtype=positions.dtype)
     np.abs(hats, out=hats)
     np.subtract(1, hats, out=hats)
     np.maximum(hats, 0, out=hats)

@@ -50,7 +50,7 @@ def gram(
     """Multiply the Jacobian with its transpose; see `tritonsnap.ops.kan_step.gram`."""
     runs = _runs_kernels(inner_positions, outer_positions, slopes)
     form = launch_gram if runs else hats.gram
-    return form(  # type: ignore[no-any-return]
+    return form(
         inner_positions,
         outer_positions,
         slopes,

@@ -8,7 +8,7 @@ from tritonsnap.kan.tasks import TASKS
 
 pytest.importorskip("numba")
 pytest.importorskip("torch")
-from benchmarks.kan_peers import train_compiled  # noqa: E402
+from benchmarks.kan_peers import train_compiled
 
 
 @pytest.mark.parametrize(("name", "records"), [("det4", 20), ("formula3", 1000)])

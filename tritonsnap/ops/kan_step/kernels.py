@@ -5,16 +5,22 @@ Products with hat vectors are `tl.dot`, so nothing is scattered and every output
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 
-from tritonsnap.ops.kan_step import numpy as definition
-from tritonsnap.ops.kernel import Arguments, Grid, Kernel, Problem, config_space
+from tritonsnap.ops.kan_step.problems import (
+    gram_problem,
+    gram_reference,
+    inner_change_problem,
+    inner_change_reference,
+    inner_sums_problem,
+    inner_sums_reference,
+    outer_change_problem,
+    outer_change_reference,
+    outer_values_problem,
+    outer_values_reference,
+)
+from tritonsnap.ops.kernel import Arguments, Grid, Kernel, config_space
 from tritonsnap.tuning import Config, Device, Sizes
 
 
@@ -228,140 +234,6 @@ def kan_gram(
     tl.store(gram + o_row * rows + o_col, b_gram, mask=m_row & m_col)
 
 
-def _positions(random: np.random.Generator, records: int, columns: int, knots: int) -> Any:
-    """Positions on a grid, some of them its ends and knots."""
-    positions = random.uniform(0, knots - 1, (records, columns))
-    return np.where(random.random(positions.shape) < 0.1, np.round(positions), positions)
-
-
-def _inner_sums_problem(records: int, inputs: int, knots: int, addends: int) -> Problem:
-    sizes = {"records": records, "inputs": inputs, "knots": knots, "addends": addends}
-    random = np.random.default_rng(list(sizes.values()))
-    return Problem(
-        arguments={
-            "positions": _positions(random, records, inputs, knots),
-            "inner": random.normal(size=(inputs, knots, addends)),
-            **sizes,
-        },
-        outputs={"sums": (records, addends)},
-        sizes=sizes,
-    )
-
-
-def _inner_sums_reference(
-    positions: NDArray[Any], inner: NDArray[Any], **_: Any
-) -> Mapping[str, NDArray[Any]]:
-    return {"sums": definition.inner_sums(positions, inner)}
-
-
-def _inner_change_problem(records: int, inputs: int, knots: int, addends: int) -> Problem:
-    sizes = {"records": records, "inputs": inputs, "knots": knots, "addends": addends}
-    random = np.random.default_rng(list(sizes.values()))
-    return Problem(
-        arguments={
-            "positions": _positions(random, records, inputs, knots),
-            "weights": random.normal(size=(records, addends)),
-            **sizes,
-        },
-        outputs={"change": (inputs, knots, addends)},
-        sizes=sizes,
-    )
-
-
-def _inner_change_reference(
-    positions: NDArray[Any], weights: NDArray[Any], knots: int, **_: Any
-) -> Mapping[str, NDArray[Any]]:
-    return {"change": definition.inner_change(positions, weights, knots)}
-
-
-def _outer_values_problem(records: int, targets: int, knots: int, addends: int) -> Problem:
-    sizes = {"records": records, "knots": knots, "addends": addends}
-    random = np.random.default_rng(list(sizes.values()))
-    return Problem(
-        arguments={
-            "positions": _positions(random, records, addends, knots),
-            "outer": random.normal(size=(targets, knots, addends)),
-            **sizes,
-        },
-        outputs={"sums": (targets, records), "rises": (targets, records, addends)},
-        sizes=sizes,
-    )
-
-
-def _outer_values_reference(
-    positions: NDArray[Any], outer: NDArray[Any], **_: Any
-) -> Mapping[str, NDArray[Any]]:
-    sums, rises = definition.outer_values(positions, outer)
-    return {"sums": sums, "rises": rises}
-
-
-def _outer_change_problem(records: int, targets: int, knots: int, addends: int) -> Problem:
-    sizes = {"records": records, "knots": knots, "addends": addends}
-    random = np.random.default_rng(list(sizes.values()))
-    return Problem(
-        arguments={
-            "positions": _positions(random, records, addends, knots),
-            "weights": random.normal(size=(targets, records)),
-            **sizes,
-        },
-        outputs={"change": (targets, knots, addends)},
-        sizes=sizes,
-    )
-
-
-def _outer_change_reference(
-    positions: NDArray[Any], weights: NDArray[Any], knots: int, **_: Any
-) -> Mapping[str, NDArray[Any]]:
-    return {"change": definition.outer_change(positions, weights, knots)}
-
-
-def _gram_problem(
-    records: int, targets: int, inputs: int, addends: int, inner_knots: int, outer_knots: int
-) -> Problem:
-    sizes = {
-        "records": records,
-        "targets": targets,
-        "inputs": inputs,
-        "addends": addends,
-        "inner_knots": inner_knots,
-        "outer_knots": outer_knots,
-    }
-    random = np.random.default_rng(list(sizes.values()))
-    return Problem(
-        arguments={
-            "inner_positions": _positions(random, records, inputs, inner_knots),
-            "outer_positions": _positions(random, records, addends, outer_knots),
-            "slopes": random.normal(size=(targets, records, addends)),
-            "gains": np.array([0.25 / (inputs * addends), 0.5 / addends]),
-            **sizes,
-        },
-        outputs={"gram": (targets * records, targets * records)},
-        sizes={"rows": targets * records, "addends": addends},
-    )
-
-
-def _gram_reference(
-    inner_positions: NDArray[Any],
-    outer_positions: NDArray[Any],
-    slopes: NDArray[Any],
-    gains: NDArray[Any],
-    inner_knots: int,
-    outer_knots: int,
-    **_: Any,
-) -> Mapping[str, NDArray[Any]]:
-    return {
-        "gram": definition.gram(
-            inner_positions,
-            outer_positions,
-            slopes,
-            inner_knots=inner_knots,
-            outer_knots=outer_knots,
-            inner_gain=gains[0],
-            outer_gain=gains[1],
-        )
-    }
-
-
 def _inner_sums_grid(arguments: Arguments) -> Grid:
     return (
         triton.cdiv(arguments["records"], arguments["BT"]),
@@ -453,8 +325,8 @@ KAN_INNER_SUMS = Kernel(
     ),
     heuristic=_inner_sums_heuristic,
     grid=_inner_sums_grid,
-    problem=_inner_sums_problem,
-    reference=_inner_sums_reference,
+    problem=inner_sums_problem,
+    reference=inner_sums_reference,
     small=_INNER_SIZES,
     large=_LARGE_INNER,
     dots=True,
@@ -469,8 +341,8 @@ KAN_INNER_CHANGE = Kernel(
     ),
     heuristic=_inner_change_heuristic,
     grid=_inner_change_grid,
-    problem=_inner_change_problem,
-    reference=_inner_change_reference,
+    problem=inner_change_problem,
+    reference=inner_change_reference,
     small=_INNER_SIZES,
     large=_LARGE_INNER,
     dots=True,
@@ -483,8 +355,8 @@ KAN_OUTER_VALUES = Kernel(
     configs=config_space(BT=(4, 8, 16), BP=(16, 32, 64, 128), num_warps=(2, 4)),
     heuristic=_outer_values_heuristic,
     grid=_outer_values_grid,
-    problem=_outer_values_problem,
-    reference=_outer_values_reference,
+    problem=outer_values_problem,
+    reference=outer_values_reference,
     small=_OUTER_SIZES,
     large=_LARGE_OUTER,
 )
@@ -496,8 +368,8 @@ KAN_OUTER_CHANGE = Kernel(
     configs=config_space(BN=(8, 16, 32), BP=(8, 16, 32), num_warps=(1, 2, 4)),
     heuristic=_outer_change_heuristic,
     grid=_outer_change_grid,
-    problem=_outer_change_problem,
-    reference=_outer_change_reference,
+    problem=outer_change_problem,
+    reference=outer_change_reference,
     small=_OUTER_SIZES,
     large=_LARGE_OUTER,
 )
@@ -516,8 +388,8 @@ KAN_GRAM = Kernel(
     configs=config_space(BT=(32, 64), BN=(16, 32), num_warps=(4, 8), num_stages=(1, 2)),
     heuristic=_gram_heuristic,
     grid=_gram_grid,
-    problem=_gram_problem,
-    reference=_gram_reference,
+    problem=gram_problem,
+    reference=gram_reference,
     small=tuple(
         dict(zip(_GRAM, sizes, strict=True)) for sizes in ((1, 1, 1, 1, 2, 2), (21, 2, 3, 5, 4, 7))
     ),

@@ -64,13 +64,15 @@ def inner_change_reference(
 
 def outer_values_problem(records: int, targets: int, knots: int, addends: int) -> Problem:
     """Make operands of `kan_outer_values`."""
-    sizes = {"records": records, "knots": knots, "addends": addends}
+    sizes = {"records": records, "targets": targets, "knots": knots, "addends": addends}
     random = np.random.default_rng(list(sizes.values()))
     return Problem(
         arguments={
             "positions": _positions(random, records, addends, knots),
             "outer": random.normal(size=(targets, knots, addends)),
-            **sizes,
+            "records": records,
+            "knots": knots,
+            "addends": addends,
         },
         outputs={"sums": (targets, records), "rises": (targets, records, addends)},
         sizes=sizes,
@@ -87,13 +89,15 @@ def outer_values_reference(
 
 def outer_change_problem(records: int, targets: int, knots: int, addends: int) -> Problem:
     """Make operands of `kan_outer_change`."""
-    sizes = {"records": records, "knots": knots, "addends": addends}
+    sizes = {"records": records, "targets": targets, "knots": knots, "addends": addends}
     random = np.random.default_rng(list(sizes.values()))
     return Problem(
         arguments={
             "positions": _positions(random, records, addends, knots),
             "weights": random.normal(size=(targets, records)),
-            **sizes,
+            "records": records,
+            "knots": knots,
+            "addends": addends,
         },
         outputs={"change": (targets, knots, addends)},
         sizes=sizes,
@@ -129,7 +133,7 @@ def gram_problem(
             **sizes,
         },
         outputs={"gram": (targets * records, targets * records)},
-        sizes={"rows": targets * records, "addends": addends},
+        sizes=sizes,
     )
 
 

@@ -102,17 +102,17 @@ def launch_outer_values(positions: Tensor, outer: Tensor) -> tuple[Tensor, Tenso
 
     targets, knots, addends = outer.shape
     records = len(positions)
-    sizes = {"records": records, "knots": knots, "addends": addends}
+    numbers = {"records": records, "knots": knots, "addends": addends}
     sums = positions.new_empty(targets, records)
     rises = positions.new_empty(targets, records, addends)
     arguments = {
         "positions": positions.contiguous(),
         "outer": outer.contiguous(),
-        **sizes,
+        **numbers,
         "sums": sums,
         "rises": rises,
     }
-    launch(KAN_OUTER_VALUES, arguments, sizes, positions.dtype)
+    launch(KAN_OUTER_VALUES, arguments, {**numbers, "targets": targets}, positions.dtype)
     return sums, rises
 
 
@@ -121,15 +121,15 @@ def launch_outer_change(positions: Tensor, weights: Tensor, knots: int) -> Tenso
     from tritonsnap.ops.kan_step.kernels import KAN_OUTER_CHANGE
 
     records, addends = positions.shape
-    sizes = {"records": records, "knots": knots, "addends": addends}
+    numbers = {"records": records, "knots": knots, "addends": addends}
     change = positions.new_empty(len(weights), knots, addends)
     arguments = {
         "positions": positions.contiguous(),
         "weights": weights.contiguous(),
-        **sizes,
+        **numbers,
         "change": change,
     }
-    launch(KAN_OUTER_CHANGE, arguments, sizes, positions.dtype)
+    launch(KAN_OUTER_CHANGE, arguments, {**numbers, "targets": len(weights)}, positions.dtype)
     return change
 
 
@@ -149,20 +149,23 @@ def launch_gram(
     targets, records, addends = slopes.shape
     rows = targets * records
     form = slopes.new_empty(rows, rows)
-    arguments = {
-        "inner_positions": inner_positions.contiguous(),
-        "outer_positions": outer_positions.contiguous(),
-        "slopes": slopes.contiguous(),
-        "gains": slopes.new_tensor([inner_gain, outer_gain]),
+    sizes = {
         "records": records,
         "targets": targets,
         "inputs": inner_positions.shape[1],
         "addends": addends,
         "inner_knots": inner_knots,
         "outer_knots": outer_knots,
+    }
+    arguments = {
+        "inner_positions": inner_positions.contiguous(),
+        "outer_positions": outer_positions.contiguous(),
+        "slopes": slopes.contiguous(),
+        "gains": slopes.new_tensor([inner_gain, outer_gain]),
+        **sizes,
         "gram": form,
     }
-    launch(KAN_GRAM, arguments, {"rows": rows, "addends": addends}, slopes.dtype)
+    launch(KAN_GRAM, arguments, sizes, slopes.dtype)
     return form
 
 

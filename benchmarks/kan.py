@@ -64,7 +64,7 @@ def variants(task: Task, records: tuple[Records, Records], epochs: int) -> dict[
 
     def ours(limit: int | None = None, **settings: Any) -> Callable[[], Iterator[Point]]:
         def train() -> Iterator[Point]:
-            trainer = Trainer(model(), **settings)
+            trainer = Trainer(model(), **{"solver": task.solver, **settings})
             history = trainer.fit(
                 x[:limit],
                 y[:limit],
@@ -87,9 +87,11 @@ def variants(task: Task, records: tuple[Records, Records], epochs: int) -> dict[
         "threads, 2 clients": ours(clients=2),
         "threads, 4 clients": ours(clients=4),
         "threads, 2 clients, 2 servers": ours(clients=2, servers=2),
+        "processes, 2 clients": ours(engine="processes", clients=2),
         "all records": ours(select=1.0, block=128),
         "plain blocks": ours(**plain),
         "plain blocks, 2 clients": ours(**plain, clients=2),
+        "plain blocks, 2 processes": ours(**plain, engine="processes", clients=2),
         "plain blocks, quarter": ours(solver="kaczmarz", select=0.25),
         "sequential": ours(SEQUENTIAL, engine="sequential", solver="kaczmarz"),
         "compiled sequential": lambda: train_compiled(model(), x, y, validation, epochs),

@@ -68,5 +68,5 @@ def test_det5_in_ten_million_records():
     task = TASKS["det5"]
     (x, y), validation = task.records(0, training=10_000_000)
     model = KAN(task.inputs, task.addends, task.inner_points, task.outer_points)
-    trainer = Trainer(model)
+    trainer = Trainer(model, solver=task.solver)
     assert trainer.fit(x, y, validation=validation, **QUIET)[-1].pearson >= 0.80

@@ -18,7 +18,7 @@ def bits(model):
     return [array.tobytes() for array in model.functions]
 
 
-@pytest.mark.parametrize("engine", ["threads", "sequential"])
+@pytest.mark.parametrize("engine", ["threads", "processes", "sequential"])
 @pytest.mark.parametrize("solver", ["newton-kaczmarz", "kaczmarz"])
 @pytest.mark.parametrize("convention", ["mean", "sum"])
 def test_training_learns_both_targets(records, engine, solver, convention):
@@ -247,7 +247,7 @@ def test_the_plot_is_a_picture(records, tmp_path):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("engine", ["threads", "sequential"])
+@pytest.mark.parametrize("engine", ["threads", "processes", "sequential"])
 def test_divergence_is_told_and_leaves_the_model(records, engine):
     model = small_model()
     model.initialize(*records)
@@ -261,7 +261,7 @@ def test_divergence_is_told_and_leaves_the_model(records, engine):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"engine": "processes"},
+        {"engine": "fibers"},
         {"solver": "newton"},
         {"clients": 0},
         {"servers": 9},

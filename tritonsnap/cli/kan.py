@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--until", float, "end once the held-out correlation is at least this")
     add("--patience", int, "end after so many epochs without a better held-out RMSE")
     parser.add_argument("--engine", choices=get_args(EngineName), help="default: threads")
-    parser.add_argument("--solver", choices=get_args(Solver), help="default: newton-kaczmarz")
+    parser.add_argument("--solver", choices=get_args(Solver), help="default: the task's")
     add("--clients", int, "workers that compute changes")
     add("--servers", int, "workers that own functions")
     add("--block", int, "records that a client draws at once")
@@ -75,7 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             trainer = Trainer.load(arguments.checkpoint)
         else:
-            trainer = Trainer(KAN(training[0].shape[1], **sizes, seed=arguments.seed), **chosen)
+            model = KAN(training[0].shape[1], **sizes, seed=arguments.seed)
+            if arguments.task[0] in TASKS:
+                chosen = {"solver": TASKS[arguments.task[0]].solver} | chosen
+            trainer = Trainer(model, **chosen)
         print(_summary(trainer, len(training[0])), file=sys.stderr)
         try:
             history = trainer.fit(

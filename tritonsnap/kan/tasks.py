@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.kan.step import Solver
+
 Records = tuple[NDArray[Any], NDArray[Any]]
 
 
@@ -28,6 +30,9 @@ class Task:
         Of the model; see `KAN`.
     epochs : int
         After which the model is known to be good.
+    solver : {"newton-kaczmarz", "kaczmarz"}
+        What learns it. Where the first million records tell next to nothing, as in det5, solving
+        for each block fits noise, and following its records one by one averages it.
     """
 
     generate: Callable[[int, int], Records]
@@ -38,6 +43,7 @@ class Task:
     inner_points: int
     outer_points: int
     epochs: int
+    solver: Solver = "newton-kaczmarz"
 
     def records(self, seed: int, training: int | None = None) -> tuple[Records, Records]:
         """Training and held-out records."""
@@ -100,7 +106,9 @@ def triangle_areas(records: int, seed: int) -> Records:
 
 TASKS: dict[str, Task] = {
     "det4": Task(lambda n, seed: determinants(n, 4, seed), 100_000, 20_000, 16, 70, 3, 30, 12),
-    "det5": Task(lambda n, seed: determinants(n, 5, seed), 1_000_000, 50_000, 25, 200, 5, 22, 6),
+    "det5": Task(
+        lambda n, seed: determinants(n, 5, seed), 1_000_000, 50_000, 25, 200, 5, 22, 6, "kaczmarz"
+    ),
     "formula3": Task(formula3, 10_000, 2_000, 5, 11, 6, 12, 36),
     "triangle": Task(triangle_areas, 10_000, 2_000, 6, 32, 8, 12, 36),
 }

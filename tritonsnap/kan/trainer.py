@@ -25,7 +25,7 @@ from tritonsnap.kan.step import Rule, Solver
 
 FORMAT = "tritonsnap.kan.Trainer/1"
 
-_BLOCKS = {"sequential": 1, "threads": 256, "ray": 512, "triton": 512}
+_BLOCKS = {"sequential": 1, "threads": 256, "processes": 256, "ray": 512, "triton": 512}
 _SMALLEST_CLIPPED = 32
 _CLIP = 2.0
 _SELECT = 0.5
@@ -38,15 +38,17 @@ class Trainer:
     ----------
     model : KAN
         What to train; its numbers are replaced after each round.
-    engine : {"threads", "sequential", "triton", "ray"}
-        Threads of this process; the calling thread alone; a GPU; tasks and actors of Ray.
+    engine : {"threads", "processes", "sequential", "triton", "ray"}
+        Threads of this process; clients in processes of their own, which pays from two clients on;
+        the calling thread alone; a GPU; tasks and actors of Ray.
     clients : int
-        Workers that compute changes. More of them pay where each has a core of its own.
+        Workers that compute changes, each on a core of its own.
     servers : int
         Workers that own functions, each those of an equal share of the addends.
     block : int, optional
         Records that a client draws at once. By default 1 for ``"sequential"``, 256 for
-        ``"threads"``, 512 otherwise. With fewer than 64 selected a message is hardly worth sending.
+        ``"threads"`` and ``"processes"``, 512 otherwise. With fewer than 64 selected a message is
+        hardly worth sending.
     select : float, optional
         The fraction of a block that is used: the records with the largest residuals. By default a
         half where residuals are clipped, for else wrong targets would be preferred; otherwise all.

@@ -1,4 +1,4 @@
-"""How the protocol runs: record by record, in threads, on a GPU, or on many machines."""
+"""How the protocol runs: in turn, in threads, in processes, on a GPU, or on many machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tritonsnap.kan.functions import Functions
 from tritonsnap.kan.metrics import Meter
 from tritonsnap.kan.step import Rule
 
-EngineName = Literal["sequential", "threads", "triton", "ray"]
+EngineName = Literal["threads", "processes", "sequential", "triton", "ray"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Plan:
 
     Parameters
     ----------
-    name : {"threads", "sequential", "triton", "ray"}
+    name : {"threads", "processes", "sequential", "triton", "ray"}
         Of the engine.
     rule : Rule
         How residuals become changes.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tritonsnap.kan.data import Block
 from tritonsnap.kan.engines import Plan
@@ -16,6 +16,7 @@ from tritonsnap.kan.functions import Functions
 from tritonsnap.kan.metrics import Meter
 from tritonsnap.kan.protocol import (
     Message,
+    Outcome,
     Server,
     Snapshot,
     compute_messages,
@@ -48,7 +49,8 @@ class Threads:
 
     def train(self, blocks: Iterable[Block], meter: Meter) -> None:
         """Train on every block; see `Round`."""
-        Round(self._servers, self._shares, self._groups, self._plan, meter).run(blocks)
+        computes = [compute_messages] * self._plan.clients
+        Round(self._servers, self._shares, self._groups, self._plan, meter, computes).run(blocks)
 
 
 class _Letter:
@@ -72,9 +74,10 @@ class Round:
         groups: list[slice],
         plan: Plan,
         meter: Meter,
+        computes: Sequence[Callable[..., Outcome]],
     ) -> None:
         self._servers, self._shares, self._groups = servers, shares, groups
-        self._plan, self._meter = plan, meter
+        self._plan, self._meter, self._computes = plan, meter, computes
         self._queues: list[queue.Queue[_Letter | None]] = [queue.Queue(plan.queue) for _ in servers]
         self._blocks: Iterator[tuple[int, Block]] = iter(())
         self._returned: deque[tuple[int, Block]] = deque()
@@ -82,7 +85,7 @@ class Round:
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._client_error: Exception | None = None
-        self._dead = 0
+        self._living = set(range(len(computes)))
 
     def run(self, blocks: Iterable[Block]) -> None:
         """Train until there is no block left.
@@ -94,8 +97,10 @@ class Round:
         """
         self._blocks = enumerate(blocks)
         clients = [
-            threading.Thread(target=self._run_client, name=f"kan-client-{number}", daemon=True)
-            for number in range(self._plan.clients)
+            threading.Thread(
+                target=self._run_client, args=(number,), name=f"kan-client-{number}", daemon=True
+            )
+            for number in sorted(self._living)
         ]
         servers = [
             threading.Thread(
@@ -108,8 +113,9 @@ class Round:
         try:
             for thread in clients:
                 thread.join()
-            while self._returned and self._dead < len(clients):
-                self._run_client()  # a block came back after the others had finished
+            while self._returned and self._living:
+                # a block came back after the others had finished
+                self._run_client(next(iter(self._living)))
         finally:
             self._stopped.set()
             for thread in clients:
@@ -123,12 +129,12 @@ class Round:
         if self._returned:
             raise RuntimeError("every client died") from self._client_error
 
-    def _run_client(self) -> None:
+    def _run_client(self, client: int) -> None:
         dealt_with = threading.Semaphore(0)
         while (item := self._next_block()) is not None:
             number, block = item
             try:
-                outcome = compute_messages(
+                outcome = self._computes[client](
                     [server.snapshot for server in self._servers],
                     self._shares,
                     block,
@@ -138,7 +144,7 @@ class Round:
             except Exception as error:  # whatever it was, another client takes the block
                 with self._lock:
                     self._client_error = error
-                    self._dead += 1
+                    self._living.discard(client)
                     self._returned.append(item)
                 self._meter.count_dead_client()
                 return

@@ -3,6 +3,10 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("tritonsnap", deadline=None, max_examples=60)
+settings.load_profile("tritonsnap")
 
 HERE = Path(__file__).parent
 OWN_PROCESS = (HERE / "kernels", HERE / "aot")

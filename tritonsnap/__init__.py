@@ -16,7 +16,13 @@ from tritonsnap.online import (
     Readout,
     SnAp,
 )
-from tritonsnap.ops import coo_to_csr, influence_gradient, influence_update, masked_dsmm
+from tritonsnap.ops import (
+    coo_to_csr,
+    influence_gradient,
+    influence_update,
+    masked_dsmm,
+    masked_outer,
+)
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity import ColumnGroups, SparsityPattern, snap_pattern
@@ -45,6 +51,7 @@ __all__ = [
     "influence_gradient",
     "influence_update",
     "masked_dsmm",
+    "masked_outer",
     "snap_pattern",
 ]
 

@@ -87,16 +87,8 @@ def namespace_of(*arrays: Any) -> Any:
 def to_numpy(array: Any) -> NDArray[Any]:
     """A NumPy array of the same values; no copy where the memory can be shared."""
     if _library_of_one(array) == "torch":
-        return array.detach().cpu().numpy()  # type: ignore[no-any-return]
+        return array.detach().cpu().numpy()
     return np.asarray(array)
-
-
-def to_torch(value: Any) -> Any:
-    """CPU tensors over the memory of a NumPy array, or of a tuple of them."""
-    torch = import_library("torch")
-    if isinstance(value, tuple):
-        return tuple(torch.from_numpy(array) for array in value)
-    return torch.from_numpy(value)
 
 
 def device_of(array: Any) -> Any:

@@ -46,9 +46,13 @@ def read_arrays(path: str | os.PathLike[str], format: str) -> dict[str, NDArray[
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
+    except OSError as error:
+        if error.filename is not None:  # it cannot be opened; without a name it is a bad offset
+            raise
         raise ValueError(f"{path} is damaged or not a tritonsnap file: {error}") from error
-    except AttributeError as error:  # a bare .npy loads as an array, which is no archive
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged or not a tritonsnap file: {error}") from error
+    except TypeError as error:  # a bare .npy loads as an array, which is no archive
         raise ValueError(f"{path} is not an .npz archive") from error
     found = str(arrays.pop(_FORMAT_KEY, "no format"))
     if found != format:
@@ -63,7 +67,7 @@ class _replacing:  # noqa: N801 - reads as a statement
         self.path = path
 
     def __enter__(self) -> IO[bytes]:
-        self.file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed in __exit__
+        self.file = tempfile.NamedTemporaryFile(
             dir=self.path.parent, prefix=f".{self.path.name}.", delete=False
         )
         return self.file

@@ -5,5 +5,6 @@ from tritonsnap.ops.coo_to_csr.jax import coo_to_csr
 from tritonsnap.ops.influence_gradient.jax import influence_gradient
 from tritonsnap.ops.influence_update.jax import influence_update
 from tritonsnap.ops.masked_dsmm.jax import masked_dsmm
+from tritonsnap.ops.masked_outer.jax import masked_outer
 
-__all__ = ["coo_to_csr", "influence_gradient", "influence_update", "masked_dsmm"]
+__all__ = ["coo_to_csr", "influence_gradient", "influence_update", "masked_dsmm", "masked_outer"]

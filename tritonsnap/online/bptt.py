@@ -64,7 +64,7 @@ class BPTT(Learner):
         history = (*carry.influence, Moment(ready, linear, reset))
         return Carry(linear.state, history, carry.step + 1), linear.state
 
-    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:  # noqa: N803
+    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
         """The gradient of a loss of the current state through the whole history."""
         self._check_delta(carry, dL_dstate)
         xp = namespace_of(dL_dstate)

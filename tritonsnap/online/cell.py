@@ -331,12 +331,9 @@ class Cell(ABC):
 
 def _generator(rng: Any) -> np.random.Generator:
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
-        import jax
+        from jax import dtypes, random
 
-        key = (
-            jax.random.key_data(rng)
-            if jax.dtypes.issubdtype(rng.dtype, jax.dtypes.prng_key)
-            else (rng)
-        )
+        typed = dtypes.issubdtype(rng.dtype, dtypes.prng_key)  # type: ignore[attr-defined]
+        key = random.key_data(rng) if typed else rng
         return np.random.default_rng(np.asarray(key).ravel().tolist())
     return np.random.default_rng(rng)

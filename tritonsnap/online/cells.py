@@ -29,7 +29,7 @@ class RNN(Cell):
         ]
 
     def activate(self, xp: Any, a: Arrays, state: Arrays) -> Arrays:
-        """tanh of the preactivation."""
+        """Tanh of the preactivation."""
         return {"hidden": xp.tanh(a["preactivation"])}
 
     def partials(
@@ -80,7 +80,7 @@ class GRU(Cell):
 
     def activate(self, xp: Any, a: Arrays, state: Arrays) -> Arrays:
         """The gates and the new state."""
-        reset, update, candidate = self._gates(xp, a)
+        _, update, candidate = self._gates(xp, a)
         return {"hidden": (1 - update) * candidate + update * state["hidden"]}
 
     def partials(

@@ -43,7 +43,8 @@ def immediate_pattern(cell: Cell) -> SparsityPattern:
 
 def dynamics_pattern(cell: Cell) -> SparsityPattern:
     """Where ``ds_t/ds_{t-1}`` may be nonzero: the union of all paths from state to state."""
-    rows, cols = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    rows: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
+    cols: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
     units = np.arange(cell.hidden)
     for to, origin in cell.own_parts:
         rows.append(cell.parts.index(to) * cell.hidden + units)

@@ -60,7 +60,7 @@ class Learner(ABC):
         """
 
     @abstractmethod
-    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:  # noqa: N803
+    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
         """The gradient in the parameters of a loss of the current state.
 
         Parameters

@@ -130,7 +130,7 @@ class SnAp(Learner):
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
         return self._advance(ready, carry, x, reset)
 
-    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:  # noqa: N803
+    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)
         flat = influence_gradient(dL_dstate, carry.influence, self.plan, sum_batch=True)
@@ -188,6 +188,7 @@ class SnAp(Learner):
             Factors(linear.gains, linear.sources, self.structure),
             self.plan,
             row_scale=operand.row_scale,
+            form="dense" if self._dense(x) else "values",
         )
         return Carry(linear.state, influence, carry.step + 1), linear.state
 

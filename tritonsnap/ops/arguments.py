@@ -20,6 +20,11 @@ class Influence(NamedTuple):
     batch: tuple[int, ...]
 
     @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays it was given as."""
+        return self.values if isinstance(self.values, tuple) else (self.values,)
+
+    @property
     def flat(self) -> bool:
         """Whether it was given flat: then the result is given back flat."""
         return not isinstance(self.values, tuple)
@@ -44,28 +49,53 @@ def read_influence(name: str, x: Any, packing: Packing, side: Side) -> Influence
     return Influence(x, packing.pack(x, side), tuple(x.shape[:-1]))
 
 
-def dynamics_form(d: Any, plan: DsmmPlan, batch: tuple[int, ...]) -> Form:
+def read_pair(r: Any, x: Any, packing: Packing) -> tuple[Influence, Influence]:
+    """The operands of an outer product: values on M and on X whose batch axes fit each other.
+
+    Raises
+    ------
+    ValueError, TypeError
+        That name `r` or `x`, for a wrong shape or dtype.
+    """
+    left, right = read_influence("r", r, packing, "mask"), read_influence("x", x, packing, "x")
+    if left.flat != right.flat:
+        raise ValueError("`r` and `x` must be both flat or both packed")
+    if not left.arrays:
+        raise ValueError("`r` and `x` hold no blocks, so no dtype: give them flat")
+    if not _compatible(left.batch, right.batch):
+        raise ValueError(
+            f"`r` must have batch axes that broadcast with the {list(right.batch)} of `x`, "
+            f"got {list(left.batch)}"
+        )
+    return left, right
+
+
+def dynamics_form(
+    d: Any, plan: DsmmPlan, batch: tuple[int, ...], stated: Form | None = None
+) -> Form:
     """Whether `d` is a dense ``[..., m, k]`` or the values ``[..., nnz]`` on `plan.dynamics`.
 
-    The number of batch axes decides where both shapes fit.
+    Where both shapes fit, the form `stated` by the caller decides.
 
     Raises
     ------
     ValueError
-        If neither fits, or both fit in spite of the batch axes.
+        If neither fits, not the stated one, or both while none is stated.
     """
     shape, nnz = tuple(d.shape), plan.dynamics.nnz
     matrix = plan.dynamics.shape
     check_float("d", d)
     as_dense = shape[-2:] == matrix and _compatible(shape[:-2], batch)
     as_values = len(shape) > 0 and shape[-1] == nnz and _compatible(shape[:-1], batch)
+    if stated is not None:
+        check_form(stated)
+        as_dense, as_values = as_dense and stated == "dense", as_values and stated == "values"
     if as_dense and as_values:
         if len(shape) == len(batch) + 2:
             return "dense"
         raise ValueError(
             f"`d` of shape {list(shape)} may be a dense matrix {list(matrix)} as well as {nnz} "
-            f"values per batch row; give a dense matrix its {len(batch)} batch axes, "
-            "or values as `plan.dynamics.to_dense(values)`"
+            'values per batch row: say which by `form="dense"` or `form="values"`'
         )
     if as_dense:
         return "dense"
@@ -74,6 +104,7 @@ def dynamics_form(d: Any, plan: DsmmPlan, batch: tuple[int, ...]) -> Form:
     raise ValueError(
         f"`d` must have shape [..., {matrix[0]}, {matrix[1]}] (dense) or [..., {nnz}] (values on "
         f"`plan.dynamics`) with batch axes that broadcast with {list(batch)}, got {list(shape)}"
+        + ("" if stated is None else f" as {stated}")
     )
 
 
@@ -99,6 +130,12 @@ def check_plan(plan: Any) -> None:
     """Raise unless `plan` is a `DsmmPlan`."""
     if not isinstance(plan, DsmmPlan):
         raise TypeError(f"`plan` must be a DsmmPlan, got {type(plan).__name__}")
+
+
+def check_form(form: str) -> None:
+    """Raise unless `form` is "values" or "dense"."""
+    if form not in ("values", "dense"):
+        raise ValueError(f'`form` must be "values" or "dense", got {form!r}')
 
 
 def check_precision(precision: str) -> None:

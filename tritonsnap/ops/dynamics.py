@@ -24,7 +24,7 @@ class Dynamics:
 
     @property
     def values(self) -> Any:
-        """[..., nnz(dynamics)]"""
+        """The values on `plan.dynamics`, [..., nnz]."""
         if self._values is None:
             rows, cols = self._packing.dynamics_row, self._packing.dynamics_col
             self._values = self._given[..., rows, cols]
@@ -32,7 +32,7 @@ class Dynamics:
 
     @property
     def dense(self) -> Any:
-        """[..., m, k]"""
+        """The matrix, [..., m, k]."""
         if self._dense is None:
             packing, values = self._packing, self.values
             shape = (*values.shape[:-1], *packing.dynamics.shape)

@@ -24,17 +24,35 @@ class PlanPrimitive:
     implementation
         ``implementation(structure, *operands, **params) -> tuple of arrays`` in jax.numpy, whose
         operands may have any leading axes that broadcast with each other.
+    groups
+        ``groups(num_operands, params)`` gives the sizes of the groups of operands in each of which
+        the primitive is linear: then its derivatives are the primitive itself. Without it they
+        are those of the implementation.
+    adjoint
+        ``adjoint(structure, operands, cotangents, params)`` gives the cotangent of the operands
+        that are None, where there is something better than the transposed implementation, which
+        it says by returning None. They may have more batch axes than the operands.
     """
 
-    def __init__(self, name: str, implementation: Implementation) -> None:
+    def __init__(
+        self,
+        name: str,
+        implementation: Implementation,
+        groups: Callable[[int, dict[str, Any]], list[int]] | None = None,
+        adjoint: Callable[..., list[Any] | None] | None = None,
+    ) -> None:
         self.implementation = implementation
+        self.groups = groups
+        self.adjoint = adjoint
         self.primitive = primitive = Primitive(f"tritonsnap_{name}")
         primitive.multiple_results = True
         primitive.def_impl(jax.jit(self._run, static_argnames=_STATIC))
         primitive.def_abstract_eval(self._abstract)
         mlir.register_lowering(primitive, mlir.lower_fun(self._run, multiple_results=True))
         batching.primitive_batchers[primitive] = self._batch
-        ad.primitive_jvps[primitive] = self._jvp
+        ad.primitive_jvps[primitive] = self._jvp if groups is None else self._multilinear_jvp
+        if groups is not None:
+            ad.primitive_transposes[primitive] = self._transpose
 
     def __call__(
         self, structure: Any, operands: Sequence[Any], axes: Sequence[int], **params: Any
@@ -96,6 +114,61 @@ class PlanPrimitive:
 
         instantiated = [ad.instantiate_zeros(tangent) for tangent in tangents[:num]]
         return jax.jvp(run, tuple(primals[:num]), tuple(instantiated))
+
+    def _multilinear_jvp(
+        self, primals: Sequence[Any], tangents: Sequence[Any], *, axes: Any, params: Any, tree: Any
+    ) -> tuple[Any, Any]:
+        assert self.groups is not None
+        bind = partial(self.primitive.bind, axes=axes, params=params, tree=tree)
+        outputs = bind(*primals)
+        total: list[Any] | None = None
+        begin = 0
+        for size in self.groups(len(axes), dict(params)):
+            members = slice(begin, begin + size)
+            begin += size
+            if all(type(tangent) is ad.Zero for tangent in tangents[members]):
+                continue
+            along = list(primals)
+            along[members] = [ad.instantiate_zeros(tangent) for tangent in tangents[members]]
+            term = bind(*along)
+            total = term if total is None else [a + b for a, b in zip(total, term, strict=True)]
+        assert total is not None  # JAX asks only where there is a tangent
+        return outputs, total
+
+    def _transpose(
+        self, cotangents: Sequence[Any], *args: Any, tree: Any, axes: Any, params: Any
+    ) -> list[Any]:
+        known = [one if ad.is_undefined_primal(one) else jnp.asarray(one) for one in args]
+        operands, leaves = known[: len(axes)], known[len(axes) :]
+        linear = [n for n, one in enumerate(operands) if ad.is_undefined_primal(one)]
+        shapes = [operands[n].aval for n in linear]
+        given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+        found = None
+        if self.adjoint is not None:
+            structure = jax.tree_util.tree_unflatten(tree, leaves)
+            others = [None if n in linear else one for n, one in enumerate(operands)]
+            found = self.adjoint(structure, others, given, dict(params))
+        if found is None:
+
+            def run(*unknown: Any) -> tuple[Any, ...]:
+                whole = list(operands)
+                for n, one in zip(linear, unknown, strict=True):
+                    whole[n] = one
+                return self._run(*whole, *leaves, tree=tree, axes=axes, params=params)
+
+            avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in shapes]
+            found = jax.linear_transpose(run, *avals)(tuple(given))
+        result: list[Any] = [None] * len(args)
+        for n, aval, cotangent in zip(linear, shapes, found, strict=True):
+            result[n] = _sum_to_shape(cotangent, aval.shape)
+        return result
+
+
+def _sum_to_shape(array: Any, shape: tuple[int, ...]) -> Any:
+    """The sum over the axes along which `shape` would be broadcast to that of `array`."""
+    array = array.sum(axis=tuple(range(array.ndim - len(shape))))
+    ones = [n for n, size in enumerate(shape) if size == 1 and array.shape[n] != 1]
+    return array.sum(axis=tuple(ones), keepdims=True)
 
 
 _STATIC = ("tree", "axes", "params")

@@ -201,6 +201,23 @@ class WalkBlock:
             place=compact(place),
         )
 
+    def nonzero_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """For each nonzero its row of the block's M, its row of X, and its place in D's values."""
+        if self.by_row:
+            row = np.repeat(np.arange(len(self.row_length)), self.row_length)
+            group = np.searchsorted(self.mask_indptr, row, side="right") - 1
+            x_row = self.x_indptr.astype(np.int64)[group] + self.x_offset
+            return row, x_row, self.position.astype(np.int64)
+        order, begin = np.argsort(self.place), 0
+        found = [(np.empty(0, np.int64),) * 3]
+        for row_class in self.classes:
+            shape = row_class.position.shape
+            row = np.broadcast_to(order[begin : begin + shape[1]], shape)
+            found.append((row.ravel(), row_class.x_index.ravel(), row_class.position.ravel()))
+            begin += shape[1]
+        rows, x_rows, positions = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return rows, x_rows, positions
+
     @property
     def x_shape(self) -> tuple[int, ...]:
         """Shape of the block's values of X without batch axes."""

@@ -98,12 +98,10 @@ class BlockColumns:
             mask_size=groups.mask_sizes[members],
         )
         stretches = columns._find_stretches()
-        arrays = {name: getattr(columns, name) for name in cls.ARRAYS}
+        arrays: dict[str, Any] = {name: compact(getattr(columns, name)) for name in cls.ARRAYS}
         if stretches is not None:
-            arrays = {name: np.empty(0, np.uint16) for name in cls.ARRAYS}
-        return replace(
-            columns, stretches=stretches, **{name: compact(a) for name, a in arrays.items()}
-        )
+            arrays = dict.fromkeys(cls.ARRAYS, np.empty(0, np.uint8))
+        return replace(columns, stretches=stretches, **arrays)
 
     def _find_stretches(self) -> tuple[Stretch, ...] | None:
         """The stretches, if every run lies right behind that of the group before."""

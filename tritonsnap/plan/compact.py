@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def compact(index: NDArray[np.integer]) -> NDArray[Any]:
-    """The same non-negative integers in the first of uint8, uint16, int32, int64 that holds them."""
+    """The same non-negative integers in the narrowest of uint8, uint16, int32 and int64."""
     top = int(index.max(initial=0))
     for dtype in (np.uint8, np.uint16, np.int32):
         if top <= np.iinfo(dtype).max:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,12 +119,12 @@ def count_nonzeros(groups: ColumnGroups, dynamics: SparsityPattern) -> NDArray[n
     """int64 [groups]: the nonzeros of D[S, R], counted on bits."""
     num_rows = dynamics.shape[0]
     row_bytes = 8 * -(-num_rows // 64)
-    column_bits = _bits(dynamics, np.arange(dynamics.shape[1]), row_bytes)
+    column_bits = _bits(dynamics, dynamics.column_kind, row_bytes)
     counts = np.zeros(len(groups), np.int64)
     at_once = max((1 << 25) // max(row_bytes * int(groups.x_sizes.max(initial=1)), 1), 1)
     for start in range(0, len(groups), at_once):
         stop = min(start + at_once, len(groups))
-        written = _bits(groups.mask, None, row_bytes, groups.mask_kind[start:stop])
+        written = _bits(groups.mask, groups.mask_kind[start:stop], row_bytes)
         kinds = groups.x_kind[start:stop]
         begin, sizes = groups.x.support_indptr[kinds], groups.x_sizes[start:stop]
         filled = np.flatnonzero(sizes)
@@ -140,14 +141,10 @@ def count_nonzeros(groups: ColumnGroups, dynamics: SparsityPattern) -> NDArray[n
 
 
 def _bits(
-    pattern: SparsityPattern,
-    columns: NDArray[np.int64] | None,
-    row_bytes: int,
-    kinds: NDArray[np.int64] | None = None,
+    pattern: SparsityPattern, kinds: NDArray[np.integer], row_bytes: int
 ) -> NDArray[np.uint64]:
-    """uint64 [columns or kinds, words]: supports, one bit a row."""
-    kinds = pattern.column_kind[columns] if kinds is None else kinds
-    marks = np.zeros((len(kinds), 8 * row_bytes), bool)
+    """uint64 [kinds, words]: supports, one bit a row."""
+    marks = np.zeros((len(kinds), 8 * row_bytes), np.bool_)
     sizes = np.diff(pattern.support_indptr)[kinds]
     rows = pattern.support_rows[ranges(pattern.support_indptr[kinds], sizes)]
     marks[np.repeat(np.arange(len(kinds)), sizes), rows] = True
@@ -197,9 +194,7 @@ def partition(
         cuts = [[*cuts[via[j]], j] if better[j] else cuts[j] for j in range(num + 1)]
         best = np.where(better, through[via, np.arange(num + 1)], best)
     chosen = cuts[num]
-    return [
-        np.sort(order[edges[a] : edges[b]]) for a, b in zip(chosen[:-1], chosen[1:], strict=True)
-    ]
+    return [np.sort(order[edges[a] : edges[b]]) for a, b in pairwise(chosen)]
 
 
 _MOST_EDGES = 24

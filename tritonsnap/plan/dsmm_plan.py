@@ -24,6 +24,7 @@ from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 FORMAT = "tritonsnap.DsmmPlan/1"
+_DEFAULT_TARGET = "scipy" if importlib.util.find_spec("scipy") else "numpy"
 
 
 class DsmmPlan:
@@ -100,6 +101,7 @@ class DsmmPlan:
         needed = _needed_entries(self.groups)
         self.dynamics = needed if dynamics is None else _intersection(dynamics, needed)
         self._packings: dict[tuple[str, Regime | None], Packing] = {}
+        self._transposed: DsmmPlan | None = None
         self.host = self
         if "jax" in sys.modules:
             importlib.import_module("tritonsnap.plan.jax_tree")
@@ -126,10 +128,11 @@ class DsmmPlan:
             raise ValueError(f"`target` must be one of {sorted(TARGETS)}, got {target!r}")
         key = (name, regime)
         if key not in self._packings:
-            self._packings[key] = Packing.build(
-                self.groups, self.dynamics, TARGETS[name], self.restricted, regime
-            )
+            self._packings[key] = self._build_packing(name, regime)
         return self._packings[key]
+
+    def _build_packing(self, name: str, regime: Regime | None) -> Packing:
+        return Packing.build(self.groups, self.dynamics, TARGETS[name], self.restricted, regime)
 
     def packing_for(self, *arrays: Any) -> Packing:
         """The packing for the library that `arrays` belong to."""
@@ -139,6 +142,7 @@ class DsmmPlan:
         """The same plan with `packing` in place of the one it has for that target."""
         plan = copy.copy(self)
         plan._packings = {**self._packings, (packing.target.name, None): packing}
+        plan._transposed = None
         plan.host = plan
         return plan
 
@@ -192,13 +196,12 @@ class DsmmPlan:
         """The plan of ``X * (D^T M)``, whose packed values have the same layout.
 
         ``masked_dsmm(d_transposed, r, plan.transpose())`` is the adjoint of
-        ``masked_dsmm(d, x, plan)`` in x.
+        ``masked_dsmm(d, x, plan)`` in x. It serves products: columns that only X has lie in none
+        of its groups.
         """
-        plan = DsmmPlan(self.mask, self.x, self.dynamics.transpose(), segments=self.segments)
-        plan.restricted = self.restricted
-        for key, packing in self._packings.items():
-            plan._packings[key] = packing.transpose(plan.dynamics)
-        return plan
+        if self._transposed is None:
+            self._transposed = _TransposedPlan(self)
+        return self._transposed
 
     @cached_property
     def digest(self) -> str:
@@ -261,9 +264,23 @@ class DsmmPlan:
         return f"DsmmPlan({', '.join(parts)})"
 
 
+class _TransposedPlan(DsmmPlan):
+    """A plan whose packings are those of another one, transposed: the layouts are the same."""
+
+    def __init__(self, plan: DsmmPlan) -> None:
+        super().__init__(plan.mask, plan.x, plan.dynamics.transpose(), segments=plan.segments)
+        self.restricted = plan.restricted
+        self.groups = plan.groups.transposed
+        self._transposed = plan
+        self._original = plan
+
+    def _build_packing(self, name: str, regime: Regime | None) -> Packing:
+        return self._original.packing(name, regime).transposed
+
+
 def default_target() -> str:
     """The best target for NumPy arrays here: "scipy" where SciPy is installed."""
-    return "scipy" if importlib.util.find_spec("scipy") else "numpy"
+    return _DEFAULT_TARGET
 
 
 def _needed_entries(groups: ColumnGroups) -> SparsityPattern:

@@ -128,16 +128,45 @@ class FactorStructure:
         sizes = (self.num_units, self.num_targets, self.num_sources)
         hasher.update(repr(sizes).encode())
         for index in (self.unit, self.target, self.source):
-            hasher.update(np.ascontiguousarray(index, np.int64))
+            hasher.update(np.ascontiguousarray(index, np.int64).data)
         return hasher.hexdigest()
 
     def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:
         """The factors of each block of a packing of the plan."""
-        name = packing.target.name
-        if name not in self._layouts:
+        key = packing.digest
+        if key not in self._layouts:
             blocks = tuple(self._lay_out(block, packing) for block in packing.blocks)
-            self._layouts[name] = blocks
-        return self._layouts[name]
+            self._layouts[key] = blocks
+        return self._layouts[key]
+
+    def entries(
+        self, block: Block, packing: Packing
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The nonzeros of the immediate Jacobian in a block, one by one.
+
+        Returns
+        -------
+        place, gain, source : int64 [nonzeros]
+            Where each lies in the flattened block of M, among the flattened gains, and among the
+            sources.
+        """
+        columns = block.columns.index(np)
+        safe = np.minimum(columns, packing.groups.mask.shape[1] - 1)
+        num_rows = packing.groups.mask.shape[0]
+        parts = np.arange(num_rows // self.num_units)[:, None, None]
+        row = parts * self.num_units + self.unit[safe]
+        place = _place_in_group(block, row)
+        if isinstance(block, WalkBlock):
+            begin = block.mask_indptr.astype(np.int64)
+            first, size = begin[:-1, None], np.diff(begin)[:, None]
+        else:
+            size = block.mask_shape[1] if isinstance(block, DenseBlock) else 1
+            first = np.arange(len(columns))[:, None] * size
+        kept = (columns < packing.groups.mask.shape[1]) & (place < size)
+        flat = (first + place) * block.columns.width + np.arange(block.columns.width)
+        gain = self.target[safe] * np.int64(num_rows) + row
+        source = np.broadcast_to(self.source[safe], row.shape)
+        return flat[kept], gain[kept], source[kept].astype(np.int64)
 
     def with_layout(
         self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]
@@ -148,7 +177,7 @@ class FactorStructure:
         for name, value in (
             ("plan", plan),
             ("host", self.host or self),
-            ("_layouts", {**self._layouts, target: layout}),
+            ("_layouts", {plan.packing(target).digest: layout}),
         ):
             object.__setattr__(structure, name, value)
         return structure
@@ -168,7 +197,9 @@ class FactorStructure:
         ):
             begins = np.flatnonzero(np.diff(source[0], prepend=-2) != 1)
             lengths = np.diff(np.append(begins, source.shape[1]))
-            stretches = tuple((int(source[0, b]), int(n)) for b, n in zip(begins, lengths))
+            stretches = tuple(
+                (int(source[0, b]), int(n)) for b, n in zip(begins, lengths, strict=True)
+            )
             return FactorBlock(True, int(target[0, 0]), stretches, empty, empty, empty, empty)
         if np.all(unit == unit[:, :1]):
             unit = unit[:, :1]

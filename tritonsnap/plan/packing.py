@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.arrays import library_of, namespace_of, to_numpy, to_torch
+from tritonsnap.arrays import library_of, namespace_of
 from tritonsnap.plan.blocks import (
     Block,
     DenseBlock,
@@ -51,6 +51,8 @@ class Packing:
         Whether the entries of D lie in rows 0, 1, 2, ..., one in each.
     restricted
         Whether a dense D may hold entries that the plan's dynamics leave out, which count as zero.
+    calls
+        What torch operators keep for their calls on this packing.
     """
 
     target: Target
@@ -63,6 +65,7 @@ class Packing:
     rows_in_order: bool
     restricted: bool
     _flat: dict[Side, list[tuple[Any, Any]]] = field(default_factory=dict, repr=False)
+    calls: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
@@ -111,25 +114,24 @@ class Packing:
             restricted=restricted,
         )
 
-    def transpose(self, dynamics: SparsityPattern) -> Packing:
+    @cached_property
+    def transposed(self) -> Packing:
         """The packing of the transposed plan: X's blocks are this one's M blocks, and back."""
-        flipped = replace(
-            self.groups,
-            x=self.groups.mask,
-            mask=self.groups.x,
-            x_kind=self.groups.mask_kind,
-            mask_kind=self.groups.x_kind,
-        )
         assignment = tuple((block.regime, block.groups) for block in self.blocks)
         return self._from_assignment(
-            flipped, dynamics, self.target, self.costs, assignment, self.restricted
+            self.groups.transposed,
+            self.dynamics.transpose(),
+            self.target,
+            self.costs,
+            assignment,
+            self.restricted,
         )
 
     # ---- what it is ----------------------------------------------------------------------------
 
     @property
     def regimes(self) -> NDArray[np.object_]:
-        """object [groups]: the regime that each group was given."""
+        """The regime that each group was given, object [groups]."""
         regimes = np.empty(len(self.groups), object)
         for block in self.blocks:
             regimes[block.groups] = block.regime
@@ -137,11 +139,13 @@ class Packing:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of which groups lie in which block, and how each block is computed."""
-        hasher = hashlib.blake2b(self.target.name.encode(), digest_size=16)
+        """A hash of the patterns, and of which groups each block holds and how it is computed."""
+        patterns = (self.groups.x.digest, self.groups.mask.digest, self.dynamics.digest)
+        content = repr((self.target.name, *patterns, self.restricted))
+        hasher = hashlib.blake2b(content.encode(), digest_size=16)
         for block in self.blocks:
             hasher.update(block.regime.encode())
-            hasher.update(np.ascontiguousarray(block.groups, np.int64))
+            hasher.update(np.ascontiguousarray(block.groups, np.int64).data)
         return hasher.hexdigest()
 
     @property
@@ -172,16 +176,21 @@ class Packing:
 
     # ---- layout --------------------------------------------------------------------------------
 
+    def pattern(self, side: Side) -> SparsityPattern:
+        """The pattern of X or of M."""
+        return self.groups.x if side == "x" else self.groups.mask
+
     def shapes(self, side: Side) -> list[tuple[int, ...]]:
         """The shape of each block's values of X or of M, without batch axes."""
         return [block.x_shape if side == "x" else block.mask_shape for block in self.blocks]
 
     def pack(self, values: Any, side: Side = "x") -> tuple[Any, ...]:
         """Turn flat values ``[..., nnz]`` of X (or of M) into blocks."""
-        pattern = self.groups.x if side == "x" else self.groups.mask
-        pattern.check_values("values", values)
+        self.pattern(side).check_values("values", values)
         if library_of(values) == "torch":
-            return to_torch(self.pack(to_numpy(values), side))
+            from tritonsnap.plan import torch_layout
+
+            return torch_layout.pack(self, values, side)
         xp = namespace_of(values)
         packed = []
         for block, shape, (index, inside) in zip(
@@ -205,18 +214,19 @@ class Packing:
         `like` gives the library, dtype and batch axes (all of its axes but the last) of the result
         where there are no blocks.
         """
-        pattern = self.groups.x if side == "x" else self.groups.mask
         shapes = self.shapes(side)
         batch = self.check_blocks("blocks", blocks, side)
         if not blocks:
             if like is None:
                 raise ValueError("`like` must be given to unpack no blocks")
             xp = namespace_of(like)
-            return xp.zeros((*like.shape[:-1], pattern.nnz), dtype=like.dtype)
+            return xp.zeros((*like.shape[:-1], self.pattern(side).nnz), dtype=like.dtype)
         if library_of(*blocks) == "torch":
-            return to_torch(self.unpack(tuple(map(to_numpy, blocks)), side))
+            from tritonsnap.plan import torch_layout
+
+            return torch_layout.unpack(self, blocks, side)
         xp = namespace_of(*blocks)
-        whole = xp.zeros((*batch, pattern.nnz), dtype=blocks[0].dtype)
+        whole = xp.zeros((*batch, self.pattern(side).nnz), dtype=blocks[0].dtype)
         for block, values, shape, (index, inside) in zip(
             self.blocks, blocks, shapes, self._flat_index(side, xp), strict=True
         ):
@@ -235,7 +245,9 @@ class Packing:
         if not blocks:
             return namespace_of(like).zeros((*like.shape, num_columns), dtype=like.dtype)
         if library_of(*blocks) == "torch":
-            return to_torch(self.unpack_columns(tuple(map(to_numpy, blocks))))
+            from tritonsnap.plan import torch_layout
+
+            return torch_layout.unpack_columns(self, blocks)
         xp = namespace_of(*blocks)
         whole = xp.zeros((*blocks[0].shape[:-2], num_columns), dtype=blocks[0].dtype)
         for block, values in zip(self.blocks, blocks, strict=True):
@@ -456,7 +468,7 @@ def rebuild(node: Any, arrays: Any) -> Any:
     if isinstance(node, Packing):
         row, col = next(arrays), next(arrays)
         blocks = tuple(rebuild(block, arrays) for block in node.blocks)
-        return replace(node, dynamics_row=row, dynamics_col=col, blocks=blocks, _flat={})
+        return replace(node, dynamics_row=row, dynamics_col=col, blocks=blocks, _flat={}, calls={})
     own = {name: next(arrays) for name in node.ARRAYS}
     if isinstance(node, WalkBlock):
         own["columns"] = rebuild(node.columns, arrays)

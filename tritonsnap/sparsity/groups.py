@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,11 @@ class ColumnGroups:
             run_start=start[order],
             run_length=length[order],
         )
+
+    @property
+    def transposed(self) -> ColumnGroups:
+        """The same groups with X and M exchanged; some may have no rows of M then."""
+        return replace(self, x=self.mask, mask=self.x, x_kind=self.mask_kind, mask_kind=self.x_kind)
 
     def __len__(self) -> int:
         return len(self.mask_kind)

@@ -167,7 +167,7 @@ class SparsityPattern:
 
         Stored zeros count; the padding of a BCOO (indices past the shape) does not.
         """
-        if hasattr(matrix, "indices") and hasattr(matrix, "n_sparse"):  # JAX BCOO
+        if hasattr(matrix, "n_sparse") and not hasattr(matrix, "indptr"):  # JAX BCOO
             if matrix.n_batch or matrix.n_dense or matrix.n_sparse != 2:
                 raise ValueError(
                     "`matrix` must be a BCOO with n_sparse=2 and no batch or dense axes, got "
@@ -294,7 +294,7 @@ class SparsityPattern:
         """A hash of the content, equal in every process."""
         hasher = hashlib.blake2b(repr(self.shape).encode(), digest_size=16)
         for array in (self.support_indptr, self.support_rows, self.column_kind):
-            hasher.update(np.ascontiguousarray(array, np.int64))
+            hasher.update(np.ascontiguousarray(array, np.int64).data)
         return hasher.hexdigest()
 
     def column_starts(self) -> NDArray[np.int64]:
@@ -535,7 +535,7 @@ def _integers(name: str, values: ArrayLike) -> NDArray[np.integer]:
         return array.astype(np.int64)
     if not np.issubdtype(array.dtype, np.integer):
         raise TypeError(f"`{name}` must be integers, got dtype {array.dtype}")
-    return array
+    return array.astype(np.int64) if array.dtype == np.uint64 else array  # sums stay integers
 
 
 def _is_sparse_torch(source: Any) -> bool:

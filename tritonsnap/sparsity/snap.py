@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 
@@ -67,7 +69,7 @@ def check_order(order: int | None) -> None:
     """Raise unless `order` is None or an integer of at least 1."""
     if order is None:
         return
-    if isinstance(order, bool) or not isinstance(order, int):
+    if isinstance(order, bool) or not isinstance(order, (int, np.integer)):
         raise TypeError(f"`order` must be an integer or None, got {order!r}")
     if order < 1:
         raise ValueError(f"`order` must be at least 1 (or None for exact RTRL), got {order}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -42,7 +45,21 @@ def _implementation(
     return gradient(plan.packing("xla"), delta, blocks, sum_batch)
 
 
-_influence_gradient = PlanPrimitive("influence_gradient", _implementation)
+class _Gradient(PlanPrimitive):
+    def _batch(
+        self, args: Sequence[Any], dims: Sequence[Any], *, tree: Any, axes: Any, params: Any
+    ) -> tuple[Any, Any]:
+        """Every mapped row keeps a gradient of its own: only the other batch axes are summed."""
+        each = (("sum_batch", False),)
+        outputs, _ = super()._batch(args, dims, tree=tree, axes=axes, params=each)
+        if dict(params)["sum_batch"]:
+            outputs = [one.sum(axis=tuple(range(1, one.ndim - 2))) for one in outputs]
+        return outputs, [0] * len(outputs)
+
+
+_influence_gradient = _Gradient(
+    "influence_gradient", _implementation, lambda num_operands, _: [1, num_operands - 1]
+)
 
 
 def gradient(

@@ -52,7 +52,7 @@ def gradient(
             result = rows[..., None] * j
         elif isinstance(block, WalkBlock):
             weighted = delta[..., block.mask_row, None] * j
-            result = np.add.reduceat(weighted, block.mask_indptr[:-1], axis=-2)
+            result = _sum_groups(weighted, block.mask_indptr.astype(np.int64))
         else:
             rows = _padded_rows(block, delta)[..., None, :]
             result = np.matmul(rows, j)[..., 0, :]
@@ -60,3 +60,14 @@ def gradient(
             result = result.sum(axis=tuple(range(len(lead))))
         results.append(result)
     return tuple(results)
+
+
+def _sum_groups(rows: Array, indptr: NDArray[np.int64]) -> Array:
+    """Sum the rows of each group; a transposed plan has groups without any."""
+    filled = indptr[1:] > indptr[:-1]
+    if filled.all():
+        return np.add.reduceat(rows, indptr[:-1], axis=-2)
+    sums = np.zeros((*rows.shape[:-2], len(filled), rows.shape[-1]), rows.dtype)
+    if filled.any():
+        sums[..., filled, :] = np.add.reduceat(rows, indptr[:-1][filled], axis=-2)
+    return sums

@@ -1,12 +1,21 @@
-"""`influence_gradient` in PyTorch: CPU tensors share their memory with NumPy."""
+"""`influence_gradient` in PyTorch: an operator with a CPU kernel and all of its derivatives."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
 from tritonsnap.ops.influence_gradient import numpy as face
-from tritonsnap.ops.shared_memory import to_numpy_tree, to_torch_tree
+from tritonsnap.ops.masked_dsmm.torch import torch_packing
+from tritonsnap.plan.blocks import ElementwiseBlock, WalkBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.packing import Packing
+from tritonsnap.plan.torch_layout import StaticIndex, put, static_index, take
+from tritonsnap.plan.torch_operator import Call, PlanOperator, Shape, call_key, find_call
 
 
 def influence_gradient(
@@ -18,7 +27,88 @@ def influence_gradient(
     packed: bool = False,
 ) -> Tensor | tuple[Tensor, ...]:
     """PyTorch face of `tritonsnap.influence_gradient`."""
-    result = face.influence_gradient(
-        to_numpy_tree(delta), to_numpy_tree(j), plan, sum_batch=sum_batch, packed=packed
-    )
-    return to_torch_tree(result)
+    check_plan(plan)
+    packing = torch_packing(plan)
+    given = read_influence("j", j, packing, "mask")
+    check_rows("delta", delta, plan.mask.shape[0], given.batch)
+    blocks: tuple[Tensor, ...] = ()
+    if packing.blocks:
+        key = call_key(packing, "influence_gradient", sum_batch)
+        blocks = _gradient(key, (delta, *given.blocks))
+    if packed:
+        return blocks
+    return packing.unpack_columns(blocks, like=delta.sum() if sum_batch else delta[..., 0])
+
+
+class _InfluenceGradient(PlanOperator):
+    def axes(self, call: Call) -> list[list[int]]:
+        return [[1], [len(shape) for shape in call.packing.shapes("mask")]]
+
+    def shapes(self, call: Call) -> list[Shape]:
+        blocks = call.packing.blocks
+        return [(block.columns.num_groups, block.columns.width) for block in blocks]
+
+    def lead(self, call: Call, operands: Any) -> Shape:
+        return () if call.options[1] else super().lead(call, operands)
+
+    def run(self, call: Call, *operands: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        return face.gradient(call.packing, operands[0], operands[1:], call.options[1])
+
+    def adjoint(
+        self, call: Call, operands: list[Tensor], needed: list[bool], grads: list[Tensor]
+    ) -> list[Tensor | None]:
+        packing, delta = call.packing, operands[0]
+        lead = super().lead(call, operands)
+        of_delta: Any = 0
+        of_j = []
+        for number, (block, j) in enumerate(zip(packing.blocks, operands[1:], strict=True)):
+            rows = _row_index(packing, number)
+            grad = grads[number].expand(*lead, *grads[number].shape[-2:])
+            if isinstance(block, WalkBlock):
+                grad = take(packing, grad.flatten(-2), _owner_index(packing, number))
+            elif not isinstance(block, ElementwiseBlock):
+                grad = grad[..., None, :]
+            of_delta = of_delta + put(packing, (grad * j.conj()).sum(-1), rows)
+            of_j.append(take(packing, delta, rows).conj()[..., None] * grad)
+        return [of_delta, *of_j]
+
+    def _vmap(
+        self, info: Any, in_dims: Any, operands: list[Tensor], call: str
+    ) -> tuple[list[Tensor], list[int]]:
+        found = find_call(call)
+        if not found.options[1]:
+            return super()._vmap(info, in_dims, operands, call)
+        each = call_key(found.packing, "influence_gradient", False)
+        outputs, dims = super()._vmap(info, in_dims, operands, each)
+        return [one.flatten(1, -3).sum(1) if one.ndim > 3 else one for one in outputs], dims
+
+
+_gradient = _InfluenceGradient("influence_gradient")
+
+
+def _row_index(packing: Packing, number: int) -> StaticIndex:
+    """The row of M that each row of a block is."""
+
+    def build() -> StaticIndex:
+        block = packing.blocks[number]
+        rows = (
+            block.mask_row
+            if isinstance(block, (ElementwiseBlock, WalkBlock))
+            else block.mask_support
+        )
+        return StaticIndex(rows, packing.groups.mask.shape[0])
+
+    return static_index(packing, ("rows", number), build)
+
+
+def _owner_index(packing: Packing, number: int) -> StaticIndex:
+    """[N, C]: for each value of a walk the place of its column in ``[G * C]``."""
+
+    def build() -> StaticIndex:
+        block = packing.blocks[number]
+        assert isinstance(block, WalkBlock)
+        groups, width = block.columns.num_groups, block.columns.width
+        owner = np.repeat(np.arange(groups), np.diff(block.mask_indptr.astype(np.int64)))
+        return StaticIndex(owner[:, None] * width + np.arange(width), groups * width)
+
+    return static_index(packing, ("owner", number), build)

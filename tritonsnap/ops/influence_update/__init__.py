@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritonsnap.arrays import library_of
+from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors
 
@@ -17,6 +18,7 @@ def influence_update(
     *,
     row_scale: Any = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Any:
     """``J' = M * (D J) + I``, the recurrence of RTRL and SnAp-n, in one pass.
 
@@ -29,7 +31,7 @@ def influence_update(
     immediate : Factors, float array [..., nnz(plan.mask)], or tuple of blocks
         The immediate Jacobian ``df/dtheta``: as factors, which are never multiplied out, or as
         values on the whole mask.
-    plan, row_scale, precision
+    plan, row_scale, precision, form
         As in `masked_dsmm`.
 
     Returns
@@ -60,4 +62,6 @@ def influence_update(
         from tritonsnap.ops.influence_update import jax as face
     else:
         from tritonsnap.ops.influence_update import numpy as face
-    return face.influence_update(d, j, immediate, plan, row_scale=row_scale, precision=precision)
+    return face.influence_update(
+        d, j, immediate, plan, row_scale=row_scale, precision=precision, form=form
+    )

@@ -33,13 +33,14 @@ def influence_update(
     *,
     row_scale: Array | None = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Array | tuple[Array, ...]:
     """JAX face of `tritonsnap.influence_update`."""
     check_plan(plan)
     check_precision(precision)
     packing = plan.packing("xla")
     given = read_influence("j", j, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     if isinstance(immediate, Factors):
@@ -126,9 +127,10 @@ def _added(
         size = jnp.diff(block.mask_indptr.astype(jnp.int32))[:, None]
         flat = result
     else:
-        groups, size = block.mask_shape[:2]
+        groups, most = block.mask_shape[:2]
+        size = jnp.asarray(most)
         first = jnp.arange(groups)[:, None] * size
-        flat = result.reshape(*lead, groups * size, width)
+        flat = result.reshape(*lead, groups * most, width)
     outside = flat.shape[-2]
     for part in range(parts):
         place = factors.place[part].astype(jnp.int32)

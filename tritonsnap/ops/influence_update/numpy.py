@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.ops.arguments import (
+    Form,
     check_plan,
     check_precision,
     check_rows,
@@ -33,13 +34,14 @@ def influence_update(
     *,
     row_scale: Array | None = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Array | tuple[Array, ...]:
     """NumPy face of `tritonsnap.influence_update`."""
     check_plan(plan)
     check_precision(precision)
     packing = plan.packing()
     given = read_influence("j", j, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     dynamics = Dynamics(d, form, packing, np)
@@ -84,6 +86,7 @@ def _add(
 ) -> None:
     """Add the factored immediate Jacobian to a block, in place."""
     if factors.outer:
+        assert isinstance(block, ElementwiseBlock)  # only these have outer factors
         gain = gains[..., factors.target * rows :][..., block.mask_row][..., None]
         begin = 0
         for first, count in factors.stretches:
@@ -108,12 +111,12 @@ def _add(
     for part in range(len(factors.place)):
         place, added = factors.place[part].astype(np.int64), values[..., part, :, :]
         inside = place < size
-        at = (first + place,) if isinstance(block, WalkBlock) else (groups, place)
-        at = tuple(np.broadcast_to(index, inside.shape) for index in at)
+        axes = (first + place,) if isinstance(block, WalkBlock) else (groups, place)
+        at: tuple[Array, ...] = tuple(np.broadcast_to(axis, inside.shape) for axis in axes)
         if inside.shape[1] == 1:  # all columns of a group belong to one unit: whole rows
             kept = inside[:, 0]
-            result[(..., *(index[kept, 0] for index in at), slice(None))] += added[..., kept, :]
+            result[(..., *(along[kept, 0] for along in at), slice(None))] += added[..., kept, :]
         else:
             kept = inside & (factors.source_index < sources.shape[-1])
             column = np.broadcast_to(columns, kept.shape)[kept]
-            result[(..., *(index[kept] for index in at), column)] += added[..., kept]
+            result[(..., *(along[kept] for along in at), column)] += added[..., kept]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritonsnap.arrays import library_of
+from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 
 
@@ -15,6 +16,7 @@ def masked_dsmm(
     *,
     row_scale: Any = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Any:
     """The values of ``M * (D X)``: a dense times a sparse matrix, kept where M has positions.
 
@@ -31,6 +33,8 @@ def masked_dsmm(
         Computes ``M * (diag(row_scale) D X)`` without forming the scaled D.
     precision : {"ieee", "tf32x3", "tf32"}
         How float32 dot products are computed on tensor cores; the CPU is always exact.
+    form : {"values", "dense"}, optional
+        What `d` is; needed only where its shape fits both.
 
     Returns
     -------
@@ -41,7 +45,8 @@ def masked_dsmm(
     Raises
     ------
     ValueError
-        For shapes that do not fit, or an unknown precision.
+        For shapes that do not fit, a `d` that may be dense as well as values, or an unknown
+        precision.
     TypeError
         For dtypes that are not floating-point, a wrong plan, or mixed array libraries.
     """
@@ -54,4 +59,4 @@ def masked_dsmm(
         from tritonsnap.ops.masked_dsmm import jax as face
     else:
         from tritonsnap.ops.masked_dsmm import numpy as face
-    return face.masked_dsmm(d, x, plan, row_scale=row_scale, precision=precision)
+    return face.masked_dsmm(d, x, plan, row_scale=row_scale, precision=precision, form=form)

@@ -35,13 +35,14 @@ def masked_dsmm(
     *,
     row_scale: Array | None = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Array | tuple[Array, ...]:
     """JAX face of `tritonsnap.masked_dsmm`."""
     check_plan(plan)
     check_precision(precision)
     packing = plan.packing("xla")
     given = read_influence("x", x, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     blocks = bind_product(plan, d, form, given.blocks, row_scale)
@@ -67,7 +68,22 @@ def _implementation(
     return product(packing, Dynamics(d, form, packing, jnp), blocks, row_scale)
 
 
-_masked_dsmm = PlanPrimitive("masked_dsmm", _implementation)
+def _groups(num_operands: int, params: dict[str, Any]) -> list[int]:
+    single = [1, 1] if params["scaled"] else [1]
+    return [*single, num_operands - len(single)]
+
+
+def _adjoint(
+    plan: DsmmPlan, operands: list[Any], cotangents: list[Array], params: dict[str, Any]
+) -> list[Array] | None:
+    from tritonsnap.ops.masked_outer.jax import bind_outer  # which is differentiated by this module
+
+    if operands[0] is not None or params["scaled"]:
+        return None
+    return [bind_outer(plan, tuple(cotangents), tuple(operands[1:]), params["form"])]
+
+
+_masked_dsmm = PlanPrimitive("masked_dsmm", _implementation, _groups, _adjoint)
 
 
 def product(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.ops.arguments import (
+    Form,
     check_plan,
     check_precision,
     check_rows,
@@ -29,13 +30,14 @@ def masked_dsmm(
     *,
     row_scale: Array | None = None,
     precision: str = "ieee",
+    form: Form | None = None,
 ) -> Array | tuple[Array, ...]:
     """NumPy face of `tritonsnap.masked_dsmm`."""
     check_plan(plan)
     check_precision(precision)
     packing = plan.packing()
     given = read_influence("x", x, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     blocks = product(packing, Dynamics(d, form, packing, np), given.blocks, row_scale)
@@ -65,9 +67,11 @@ def product(
         elif row_scale is None or block.whole:
             results.append(np.matmul(gather_groups(scaled, block, np), x, out=into))
         else:  # D is shared by the batch: gather it once, scale what comes out
-            result = np.matmul(gather_groups(dynamics, block, np), x, out=into)
-            result *= _padded_rows(block, row_scale)[..., None]
-            results.append(result)
+            result = np.matmul(gather_groups(dynamics, block, np), x)
+            scale = _padded_rows(block, row_scale)[..., None]
+            if into is None and np.broadcast_shapes(result.shape, scale.shape) == result.shape:
+                into = result
+            results.append(np.multiply(result, scale, out=into))
     return tuple(results)
 
 

@@ -1,5 +1,8 @@
 """Train networks online, forward in time, with sparse Jacobians at kernel speed."""
 
+import importlib
+from typing import Any
+
 from tritonsnap.online import (
     BPTT,
     GRU,
@@ -63,3 +66,10 @@ __all__ = [
     "mix",
     "snap_pattern",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the second system, `tritonsnap.kan`, when it is asked for."""
+    if name == "kan":
+        return importlib.import_module("tritonsnap.kan")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -59,4 +59,4 @@ def open_engine(functions: Functions, plan: Plan) -> Engine:
     """Start an engine with the functions to train."""
     module = importlib.import_module(f"tritonsnap.kan.engines.{plan.name}")
     engine: Any = module.open_engine(functions, plan)
-    return engine  # type: ignore[no-any-return]
+    return engine

@@ -12,14 +12,14 @@ from tritonsnap.ops.launch import launch
 def inner_sums(positions: Tensor, inner: Tensor) -> Tensor:
     """Sum the inner functions over the inputs; see `tritonsnap.ops.kan_step.inner_sums`."""
     if not _runs_kernels(positions, inner):
-        return hats.inner_sums(positions, inner)  # type: ignore[no-any-return]
+        return hats.inner_sums(positions, inner)
     return launch_inner_sums(positions, inner)
 
 
 def inner_change(positions: Tensor, weights: Tensor, knots: int) -> Tensor:
     """Sum weighted hat vectors; see `tritonsnap.ops.kan_step.inner_change`."""
     if not _runs_kernels(positions, weights):
-        return hats.inner_change(positions, weights, knots)  # type: ignore[no-any-return]
+        return hats.inner_change(positions, weights, knots)
     return launch_inner_change(positions, weights, knots)
 
 
@@ -33,7 +33,7 @@ def outer_values(positions: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
 def outer_change(positions: Tensor, weights: Tensor, knots: int) -> Tensor:
     """Sum weighted hat vectors; see `tritonsnap.ops.kan_step.outer_change`."""
     if not _runs_kernels(positions, weights):
-        return hats.outer_change(positions, weights, knots)  # type: ignore[no-any-return]
+        return hats.outer_change(positions, weights, knots)
     return launch_outer_change(positions, weights, knots)
 
 

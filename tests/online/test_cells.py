@@ -160,7 +160,7 @@ def test_an_lru_begins_on_its_ring_with_states_of_variance_one() -> None:
     assert 0.25 <= squared.min() < 0.26
     assert 0.80 < squared.max() <= 0.81
     assert squared.mean() == pytest.approx((0.25 + 0.81) / 2, rel=0.02)
-    assert 0 < np.exp(params["log_theta"]).min()
+    assert np.exp(params["log_theta"]).min() > 0
     assert 0.99 < np.exp(params["log_theta"]).max() <= 1
     np.testing.assert_allclose(np.exp(2 * params["log_gamma"]), 1 - squared, rtol=1e-12)
     rng, state = np.random.default_rng(1), np.zeros((1, cell.rows))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -157,15 +156,17 @@ class Cell(ABC):
                 f"NumPy cannot differentiate `{type(self).__name__}.activate`: "
                 "add the method `partials`, or use torch or JAX"
             )
-        gains = {
-            target: derivative(lambda at, t=target: self.activate(xp, {**a, t: at}, state), at)
-            for target, at in a.items()
-        }
-        own = {}
+
+        def from_target(target: str) -> Callable[[Any], Arrays]:
+            return lambda at: self.activate(xp, {**a, target: at}, state)
+
+        def from_part(part: str) -> Callable[[Any], Arrays]:
+            return lambda at: self.activate(xp, a, {**state, part: at})
+
+        gains = {target: derivative(from_target(target), at) for target, at in a.items()}
+        own: dict[tuple[str, str], Any] = {}
         for origin, at in state.items():
-            changed = derivative(
-                lambda at, origin=origin: self.activate(xp, a, {**state, origin: at}), at
-            )
+            changed = derivative(from_part(origin), at)
             own |= {(part, origin): value for part, value in changed.items()}
         return gains, own
 
@@ -217,7 +218,7 @@ class Cell(ABC):
     def own_parts(self) -> tuple[tuple[str, str], ...]:
         """Which parts of the new state depend directly on which of the old one."""
         if self._partials_are_derived:
-            return tuple(itertools.product(self.parts, repeat=2))
+            return tuple((to, origin) for to in self.parts for origin in self.parts)
         return tuple(self._partials_at_zero()[1])
 
     @cached_property

@@ -108,8 +108,8 @@ def compute_somewhere(library: Library) -> Any:
     device = None
     if library == "torch" and xp.cuda.is_available():
         device = "cuda"
-    operands = [xp.asarray(array, device=device) for array in (d, x)]
-    found = ts.masked_dsmm(*operands, plan)
+    d_there, x_there = (xp.asarray(array, device=device) for array in (d, x))
+    found = ts.masked_dsmm(d_there, x_there, plan)
     if not np.allclose(to_numpy(found), expected, rtol=1e-4, atol=1e-5):
         raise ArithmeticError("a sparse product has wrong values")
     return device_of(found)
@@ -136,7 +136,7 @@ def advice_on_gpus(devices: dict[Library, Any]) -> Iterator[str]:
         if not os.path.exists(path):
             continue
         extra = "cuda13" if maker == "NVIDIA" else "rocm"
-        remedies = {
+        remedies: dict[Library, str] = {
             "torch": "install the build for it from https://pytorch.org/get-started/locally",
             "jax": f"pip install 'jax[{extra}]'",
         }

@@ -86,7 +86,7 @@ def test_derived_partials_of_several_parts(like: str) -> None:
 def test_numpy_says_what_to_add() -> None:
     cell = Derived(inputs=3, hidden=4)
     carry = SnAp(cell).init(2)
-    with pytest.raises(TypeError, match="NumPy cannot differentiate `MinimalGatedUnit.activate`"):
+    with pytest.raises(TypeError, match=r"NumPy cannot differentiate `MinimalGatedUnit\.activate`"):
         SnAp(cell).step(cell.init(0), carry, np.ones((2, 3), np.float32))
     cell.step(cell.init(0), carry.state, np.ones((2, 3), np.float32))  # the forward pass it can
 

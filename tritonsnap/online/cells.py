@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_number, check_share
 from tritonsnap.online.cell import Arrays, Cell
 from tritonsnap.online.linear_map import LinearMap
 
@@ -77,9 +78,7 @@ class LeakyRNN(Cell):
     def __post_init__(self) -> None:
         """Check the arguments."""
         super().__post_init__()
-        if not 0 < self.leak <= 1 or (self.learn_leak and self.leak == 1):
-            allowed = "(0, 1) to be learned" if self.learn_leak else "(0, 1]"
-            raise ValueError(f"`leak` must lie in {allowed}, got {self.leak!r}")
+        check_number("leak", self.leak, "(0, 1)" if self.learn_leak else "(0, 1]", 0, 1)
 
     def make_maps(self) -> list[LinearMap]:
         """The maps from input, state and one."""
@@ -294,13 +293,9 @@ class LRU(Cell):
                 f"`density` must be 1, got {self.density!r}: an LRU has no recurrent weights "
                 "(`input_density` is that of its input weights)"
             )
-        if not 0 <= self.min_radius < self.max_radius <= 1:
-            raise ValueError(
-                "`min_radius` and `max_radius` must satisfy 0 <= min_radius < max_radius <= 1, "
-                f"got {self.min_radius!r} and {self.max_radius!r}"
-            )
-        if not 0 < self.max_phase < math.inf:
-            raise ValueError(f"`max_phase` must be positive, got {self.max_phase!r}")
+        check_share("max_radius", self.max_radius)
+        check_number("min_radius", self.min_radius, "[0, max_radius)", 0, self.max_radius)
+        check_number("max_phase", self.max_phase, "(0, inf)", 0, math.inf)
 
     def make_maps(self) -> list[LinearMap]:
         """Three numbers for each unit, and the two parts of the input weights."""

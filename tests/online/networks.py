@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tritonsnap import GRU, LRU, LSTM, RNN, LeakyRNN, Readout
+from tritonsnap import GRU, LRU, LSTM, RNN, FunctionCell, LeakyRNN, Readout
 from tritonsnap.arrays import namespace, to_numpy
 
 OUTPUTS = 4
@@ -54,7 +54,9 @@ def problem(cell, like: str, steps: int, batch: int = 3, resets: bool = True) ->
     rng = np.random.default_rng(7)
     xp = namespace(like)
     params = cell.init(3, dtype="float64")
-    params = {name: value + 0.1 * rng.normal(size=value.shape) for name, value in params.items()}
+    params = {
+        name: to_numpy(value) + 0.1 * rng.normal(size=value.shape) for name, value in params.items()
+    }
     arrays = (
         rng.normal(size=(steps, batch, cell.inputs)),
         rng.integers(0, OUTPUTS, (steps, batch)),
@@ -82,6 +84,8 @@ def kernel(xp, cell, params: dict, name: str):
 
 def new_state(xp, cell, params: dict, state, x, cut=lambda xp, kernel: (kernel, 0)):
     """The equations of the cells' docstrings. `cut` splits a recurrent kernel (see `stopped`)."""
+    if isinstance(cell, FunctionCell):
+        return cell.f(params, state, x)
     h, rest = state[..., : cell.hidden], state[..., cell.hidden :]
 
     def recurrent(name):

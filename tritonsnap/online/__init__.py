@@ -1,5 +1,6 @@
 """Online training: cells, learners, readout, tasks and the training loop."""
 
+import tritonsnap.online.unfactored.learners  # noqa: F401 - the learners' forms
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Linearization
@@ -8,6 +9,7 @@ from tritonsnap.online.learner import Learner
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.readout import Readout
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.unfactored.function_cell import FunctionCell
 
 __all__ = [
     "BPTT",
@@ -18,6 +20,7 @@ __all__ = [
     "RTRL",
     "Carry",
     "Cell",
+    "FunctionCell",
     "LeakyRNN",
     "Learner",
     "LinearMap",

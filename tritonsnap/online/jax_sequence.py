@@ -12,6 +12,8 @@ from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
+from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
 from tritonsnap.plan.jax_tree import Static, on_device
 
 
@@ -93,6 +95,32 @@ def _unflatten_bptt(static: Static, children: Any) -> BPTT:
     return view
 
 
+def _flatten_unfactored(learner: UnfactoredSnAp) -> tuple[Any, Static]:
+    host = learner.__dict__.get("host", learner)
+    digest = f"{type(host).__name__} {host.cell.digest} {host.plan.digest}"
+    blocks = on_device(learner.places(learner.plan.packing("xla")), learner)
+    return (learner.plan, blocks, learner.jacobians, _places(learner)), Static(host, digest)
+
+
+def _unflatten_unfactored(static: Static, children: Any) -> UnfactoredSnAp:
+    host: UnfactoredSnAp = static.value
+    plan, blocks, jacobians, places = children
+    view: UnfactoredSnAp = _view(host)
+    view.__dict__.update(plan=plan, jacobians=jacobians)
+    if isinstance(blocks, list):  # else a placeholder of a tree transformation
+        view.__dict__["_places"] = {plan.packing("xla").digest: blocks}
+        view.cell = _with_places(host.cell, places)
+    return view
+
+
+jax.tree_util.register_pytree_node(
+    ProjectedJacobians,
+    lambda one: ((one.projection,), Static(one.cell, one.cell.digest)),
+    lambda static, children: ProjectedJacobians(static.value, *children),
+)
+for form in (UnfactoredSnAp, UnfactoredRTRL):
+    jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
+jax.tree_util.register_pytree_node(UnfactoredBPTT, _flatten_bptt, _unflatten_bptt)
 for kind in (SnAp, RTRL):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
 jax.tree_util.register_pytree_node(BPTT, _flatten_bptt, _unflatten_bptt)

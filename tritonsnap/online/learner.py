@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from tritonsnap.arrays import (
     Library,
@@ -18,7 +18,7 @@ from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
-from tritonsnap.online.trees import leaves_of
+from tritonsnap.online.trees import leaves_of, named_leaves
 
 LossFunction = Callable[..., Any]
 
@@ -32,8 +32,21 @@ class Learner(ABC):
         The network.
     """
 
+    network: ClassVar[type] = Cell
+    """What the rule learns."""
+
+    forms: ClassVar[tuple[type[Learner], ...]] = ()
+    """The forms of the rule for other kinds of networks."""
+
+    def __new__(cls, cell: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Make the learner, in the form of the rule for this kind of network."""
+        for form in cls.__dict__.get("forms", ()):
+            if isinstance(cell, form.network):
+                return object.__new__(form)
+        return object.__new__(cls)
+
     def __init__(self, cell: Cell) -> None:
-        check_instance("cell", cell, Cell)
+        check_instance("cell", cell, self.network)
         self.cell = cell
 
     @abstractmethod
@@ -213,7 +226,7 @@ class Learner(ABC):
         self.cell.check_params(params)
         check_instance("carry", carry, Carry)
         library_of_arguments(
-            {**params, "carry.state": carry.state, "xs": xs, "ys": ys},
+            {**dict(named_leaves(params)), "carry.state": carry.state, "xs": xs, "ys": ys},
             optional={"mask": mask, "resets": resets},
         )
         batch = carry.state.shape[0]
@@ -225,7 +238,7 @@ class Learner(ABC):
             raise ValueError(f"`xs` must have at least one step, got {list(xs.shape)}")
         if xs.dtype != carry.state.dtype:
             raise TypeError(f"`xs` must have the carry's dtype {carry.state.dtype}, got {xs.dtype}")
-        for name, value in params.items():
+        for name, value in named_leaves(params):
             if value.dtype != carry.state.dtype:
                 raise TypeError(
                     f"`params[{name!r}]` must have the carry's dtype {carry.state.dtype}, "

@@ -180,9 +180,7 @@ class SnAp(Learner):
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = carry.influence
-        if reset is not None:
-            influence = tuple(_reset_block(block, reset) for block in influence)
+        influence = reset_blocks(carry.influence, reset)
         operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
         influence = influence_update(
             operand.d,
@@ -200,12 +198,7 @@ class SnAp(Learner):
         return self.plan.packing_for(arrays[0]).wants_dense
 
     def _by_parameter(self, flat: Any) -> Params:
-        gradients, begin = {}, 0
-        for linear in self.cell.maps:
-            end = begin + linear.num_parameters
-            gradients[linear.name] = linear.shaped(flat[..., begin:end])
-            begin = end
-        return gradients
+        return self.cell.shaped(flat)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.cell!r}, order={self.order})"
@@ -227,8 +220,14 @@ class RTRL(SnAp):
         return f"RTRL({self.cell!r})"
 
 
+def reset_blocks(influence: tuple[Any, ...], reset: Any) -> tuple[Any, ...]:
+    """The blocks of an influence with the rows of the batch in `reset` zeroed, NaN or not."""
+    if reset is None:
+        return influence
+    return tuple(_reset_block(block, reset) for block in influence)
+
+
 def _reset_block(block: Any, reset: Any) -> Any:
-    """A block of the influence with the rows of the batch in `reset` zeroed, NaN or not."""
     xp = namespace_of(block)
     rows = reset.reshape(-1, *(1,) * (block.ndim - 1))
     return xp.where(rows, xp.zeros_like(block), block)

@@ -38,7 +38,7 @@ class Problem:
         loss, (own, readout), carry = learner.sequence(
             self.params, carry, *self.sequence, readout=self.readout
         )
-        return float(loss), as_numpy({**own, **readout}), carry
+        return float(loss), named(own, readout), carry
 
 
 def library(array) -> str:
@@ -47,6 +47,11 @@ def library(array) -> str:
 
 def as_numpy(gradients: dict) -> dict:
     return {name: to_numpy(value) for name, value in gradients.items()}
+
+
+def named(own: dict, readout: dict) -> dict:
+    """The gradients of a cell and of a readout, which may have names in common."""
+    return as_numpy({**own, **{f"readout/{name}": value for name, value in readout.items()}})
 
 
 def problem(cell, like: str, steps: int, batch: int = 3, resets: bool = True) -> Problem:
@@ -123,6 +128,10 @@ def new_state(xp, cell, params: dict, state, x, cut=lambda xp, kernel: (kernel, 
         return xp.concatenate([xp.real(new), xp.imag(new)], -1)
     assert isinstance(cell, GRU)
     r, z = gate("reset"), gate("update")
+    if cell.reset == "before":
+        past = (r * h) @ kernel(xp, cell, params, "recurrent_candidate")
+        n = xp.tanh(inputs("input_candidate") + past + params["bias_candidate"])
+        return (1 - z) * n + z * h
     past = recurrent("recurrent_candidate") + params["bias_recurrent"]
     n = xp.tanh(inputs("input_candidate") + params["bias_candidate"] + r * past)
     return (1 - z) * n + z * h
@@ -185,7 +194,7 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
 
         run = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, h), (own, readout) = run((problem.params, problem.readout))
-        return float(total), as_numpy({**own, **readout}), to_numpy(h)
+        return float(total), named(own, readout), to_numpy(h)
     import torch
 
     trees = [
@@ -193,9 +202,9 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
         for tree in (problem.params, problem.readout)
     ]
     total, h = unrolled_loss(problem, *trees, cut)
-    leaves = {**trees[0], **trees[1]}
-    gradients = torch.autograd.grad(total, list(leaves.values()))
-    return float(total.detach()), as_numpy(dict(zip(leaves, gradients, strict=True))), to_numpy(h)
+    gradients = iter(torch.autograd.grad(total, [leaf for tree in trees for leaf in tree.values()]))
+    own, readout = ({name: next(gradients) for name in tree} for tree in trees)
+    return float(total.detach()), named(own, readout), to_numpy(h)
 
 
 def largest_difference(one: dict, other: dict) -> float:

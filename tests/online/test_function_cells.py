@@ -95,8 +95,7 @@ def test_snap_1_is_bptt_without_the_paths_between_units(like: str) -> None:
     assert largest_difference(found, gradients) < 1e-12
 
 
-@pytest.mark.parametrize("like", FRAMEWORKS)
-@pytest.mark.parametrize("kind", [GRU, LSTM])
+@pytest.mark.parametrize(("kind", "like"), [(GRU, "torch"), (LSTM, "torch"), (RNN, "jax")])
 def test_snap_of_sparse_weights_is_that_of_the_factored_cell(kind, like: str) -> None:
     cell = kind(inputs=3, hidden=12, density=0.1, seed=2)
     given = problem(cell, like, steps=12)
@@ -118,11 +117,15 @@ def test_steps_add_up_to_the_sequence(make, rule) -> None:
     given, learner = problem(cell, cell.library, steps=3), rule(cell)
     _, expected, end = given.run(learner)
     carry, total = learner.init(3, like=cell.library, dtype="float64"), {}
+    step, gradient = (
+        jax.jit(method) if cell.library == "jax" else method
+        for method in (type(learner).step, type(learner).gradient)
+    )
     for t in range(3):
-        ready = given.params if t % 2 else learner.prepare(given.params)
-        carry, state = learner.step(ready, carry, given.xs[t], given.resets[t])
+        ready = learner.prepare(given.params)
+        carry, state = step(learner, ready, carry, given.xs[t], given.resets[t])
         delta = given.loss.gradients(given.readout, state, given.ys[t], given.mask[t])[1]
-        for name, value in learner.gradient(carry, delta).items():
+        for name, value in gradient(learner, carry, delta).items():
             total[name] = total.get(name, 0) + to_numpy(value)
     np.testing.assert_allclose(to_numpy(carry.state), to_numpy(end.state), rtol=1e-13)
     assert largest_difference(total, {name: expected[name] for name in total}) < 1e-12
@@ -140,8 +143,8 @@ def test_parameters_may_be_nested(like: str) -> None:
         return xp.tanh(x @ params["a"]["in"] + state @ recurrent + bias)
 
     bent = FunctionCell(step, nested, inputs=2, hidden=4)
+    expected = autodiff(given)[1]
     for rule in (RTRL, BPTT):
-        expected = given.run(rule(cell))[1]
         carry = rule(bent).init(3, like=like, dtype="float64")
         _, (found, _), _ = rule(bent).sequence(
             nested, carry, *given.sequence, readout=given.readout

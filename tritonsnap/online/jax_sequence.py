@@ -14,6 +14,7 @@ from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
 from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
+from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
 from tritonsnap.plan.jax_tree import Static, on_device
 
 
@@ -118,9 +119,14 @@ jax.tree_util.register_pytree_node(
     lambda one: ((one.projection,), Static(one.cell, one.cell.digest)),
     lambda static, children: ProjectedJacobians(static.value, *children),
 )
+jax.tree_util.register_pytree_node(
+    ResetBeforeJacobians,
+    lambda one: (on_device(list(one.arrays), one), None),
+    lambda _, arrays: ResetBeforeJacobians(tuple(arrays)),
+)
 for form in (UnfactoredSnAp, UnfactoredRTRL):
     jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
-jax.tree_util.register_pytree_node(UnfactoredBPTT, _flatten_bptt, _unflatten_bptt)
 for kind in (SnAp, RTRL):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-jax.tree_util.register_pytree_node(BPTT, _flatten_bptt, _unflatten_bptt)
+for backward in (BPTT, UnfactoredBPTT):
+    jax.tree_util.register_pytree_node(backward, _flatten_bptt, _unflatten_bptt)

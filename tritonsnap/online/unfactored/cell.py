@@ -40,25 +40,35 @@ class UnfactoredCell(ABC):
     ----------
     inputs, hidden
         Numbers of inputs and of units.
-    rows
-        Rows of the state.
-    immediate_pattern : pattern [rows, parameters]
-        Where ``df/dtheta`` may be nonzero.
-    dynamics_pattern : pattern [rows, rows]
-        Where ``ds_t/ds_{t-1}`` may be nonzero, by any path.
-    digest
-        Equal for cells that compute the same.
-    maps
-        Parameters that are linear maps, if any.
     """
 
     inputs: int
     hidden: int
-    rows: int
-    immediate_pattern: SparsityPattern
-    dynamics_pattern: SparsityPattern
-    digest: str
-    maps: tuple[LinearMap, ...]
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Rows of the state."""
+
+    @property
+    @abstractmethod
+    def maps(self) -> tuple[LinearMap, ...]:
+        """Parameters that are linear maps, if any."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Equal for cells that compute the same."""
+
+    @property
+    @abstractmethod
+    def immediate_pattern(self) -> SparsityPattern:
+        """Where ``df/dtheta`` [rows, parameters] may be nonzero."""
+
+    @property
+    @abstractmethod
+    def dynamics_pattern(self) -> SparsityPattern:
+        """Where ``ds_t/ds_{t-1}`` [rows, rows] may be nonzero, by any path."""
 
     @abstractmethod
     def check_params(self, params: Params) -> None:

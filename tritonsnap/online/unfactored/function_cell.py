@@ -16,6 +16,7 @@ from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.jacobian.projection import JacobianProjection
 from tritonsnap.online.backend import transforms
 from tritonsnap.online.cell import Params, check_dtype
+from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.trees import leaves_of, map_tree, named_leaves
 from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -73,8 +74,6 @@ class FunctionCell(UnfactoredCell):
         )
     """
 
-    maps = ()
-
     def __init__(
         self,
         f: Callable[[Any, Any, Any], Any],
@@ -95,18 +94,35 @@ class FunctionCell(UnfactoredCell):
         self.f = f
         self.params = params
         self.inputs = check_integer("inputs", inputs, 1)
-        self.hidden = self.rows = check_integer("hidden", hidden, 1)
+        self.hidden = check_integer("hidden", hidden, 1)
         self.shapes = {name: tuple(leaf.shape) for name, leaf in leaves.items()}
         self._check_output()
-        self._immediate, self.dynamics_pattern = self._patterns(immediate, dynamics)
-        self._sparse.verify_projection(
-            self.call, self.projection(), *self._example(1), argnums=(0, 1)
-        )
+        self._immediate, self._dynamics = self._patterns(immediate, dynamics)
+        read_from_operations = self.library == "jax" and immediate is None and dynamics is None
+        if not read_from_operations:  # else the patterns are supersets by construction
+            self._sparse.verify_projection(
+                self.call, self.projection(), *self._example(1), argnums=(0, 1)
+            )
 
     # ---- structure -----------------------------------------------------------------------------
 
+    @property
+    def rows(self) -> int:
+        """Rows of the state."""
+        return self.hidden
+
+    @property
+    def maps(self) -> tuple[LinearMap, ...]:
+        """None of the parameters are known to be linear maps."""
+        return ()
+
+    @property
+    def dynamics_pattern(self) -> SparsityPattern:
+        """Where ``df/dstate`` [hidden, hidden] may be nonzero."""
+        return self._dynamics
+
     @cached_property
-    def immediate_pattern(self) -> SparsityPattern:  # type: ignore[override]
+    def immediate_pattern(self) -> SparsityPattern:
         """Where ``df/dparams`` [hidden, parameters] may be nonzero, all leaves side by side."""
         rows, cols, begin = [], [], 0
         for pattern in self._immediate.values():
@@ -118,7 +134,7 @@ class FunctionCell(UnfactoredCell):
         )
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]
+    def digest(self) -> str:
         """Equal for cells of the same function object and patterns, within a process."""
         parts = (self.inputs, self.hidden, self.shapes, id(self.f), self.dynamics_pattern.digest)
         content = f"{parts!r}{self.immediate_pattern.digest}"

@@ -33,7 +33,7 @@ class UnfactoredSnAp(SnAp):
     cell: Any
 
     @cached_property
-    def plan(self) -> DsmmPlan:  # type: ignore[override]
+    def plan(self) -> DsmmPlan:
         """The plan of the influence."""
         dynamics = self.cell.dynamics_pattern
         mask = snap_pattern(dynamics, self.cell.immediate_pattern, self.order)

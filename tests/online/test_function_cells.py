@@ -110,8 +110,10 @@ def test_snap_of_sparse_weights_is_that_of_the_factored_cell(kind, like: str) ->
     assert largest_difference(found[1], expected[1]) < 1e-12
 
 
-@pytest.mark.parametrize("make", [gru_cell_of_torch, minimal_gated_unit_of_jax])
-@pytest.mark.parametrize("rule", [RTRL, BPTT])
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [(gru_cell_of_torch, RTRL), (gru_cell_of_torch, BPTT), (minimal_gated_unit_of_jax, BPTT)],
+)
 def test_steps_add_up_to_the_sequence(make, rule) -> None:
     cell = make()
     given, learner = problem(cell, cell.library, steps=3), rule(cell)

@@ -14,7 +14,7 @@ from tritonsnap.online.optimizers import SGD, Adam, Optimizer
 from tritonsnap.online.tasks import CopyTask, TextTask, reference_text
 
 TaskName = Literal["text", "copy"]
-CellName = Literal["rnn", "gru"]
+CellName = Literal["rnn", "leaky", "gru", "lstm", "lru"]
 MethodName = Literal["snap", "rtrl", "bptt"]
 OptimizerName = Literal["sgd", "adam"]
 
@@ -111,8 +111,16 @@ class TrainingConfig:
 
     def make_learner(self, inputs: int) -> Any:
         """Build the cell and its learner."""
-        kind = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}[self.cell]
-        cell = kind(inputs=inputs, hidden=self.hidden, density=self.density, seed=self.seed)
+        kinds: dict[str, type[tritonsnap.Cell]] = {
+            "rnn": tritonsnap.RNN,
+            "leaky": tritonsnap.LeakyRNN,
+            "gru": tritonsnap.GRU,
+            "lstm": tritonsnap.LSTM,
+            "lru": tritonsnap.LRU,
+        }
+        cell = kinds[self.cell](
+            inputs=inputs, hidden=self.hidden, density=self.density, seed=self.seed
+        )
         learners: dict[str, Callable[[], Any]] = {
             "snap": lambda: tritonsnap.SnAp(cell, order=self.order),
             "rtrl": lambda: tritonsnap.RTRL(cell),

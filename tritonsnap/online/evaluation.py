@@ -66,7 +66,7 @@ def generate_text(
 
 
 def _zero_state(cell: Any, rows: int, library: Library) -> Any:
-    return namespace(library).asarray(np.zeros((rows, cell.hidden), np.float32))
+    return namespace(library).asarray(np.zeros((rows, cell.rows), np.float32))
 
 
 def _compiled(library: Library, function: Callable[..., Any]) -> Callable[..., Any]:

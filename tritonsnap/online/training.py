@@ -224,7 +224,7 @@ class Run:
         rng = np.random.default_rng(self.config.seed)
         params = (
             self.learner.cell.init(rng, like=self.library),
-            self.readout.init(self.config.hidden, rng, like=self.library),
+            self.readout.init(self.learner.cell.rows, rng, like=self.library),
         )
         return TrainingState(
             params=params,

@@ -96,14 +96,9 @@ class Cell(ABC):
 
     def __post_init__(self) -> None:
         for name in ("inputs", "hidden"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"`{name}` must be an integer, got {value!r}")
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {value}")
+            check_size(name, getattr(self, name))
         for name in ("density", "input_density"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"`{name}` must lie in (0, 1], got {getattr(self, name)!r}")
+            check_share(name, getattr(self, name))
         shapes = {linear.name: linear.shape for linear in self.maps if linear.source != "one"}
         for name, pattern in (self.patterns or {}).items():
             if name not in shapes:
@@ -153,6 +148,14 @@ class Cell(ABC):
     def rows(self) -> int:
         """Rows of the state: parts times units."""
         return len(self.parts) * self.hidden
+
+    @property
+    def output(self) -> slice:
+        """The rows of the state that the layer above reads: the part "hidden", or all of it."""
+        if "hidden" not in self.parts:
+            return slice(0, self.rows)
+        begin = self.parts.index("hidden") * self.hidden
+        return slice(begin, begin + self.hidden)
 
     @property
     def num_parameters(self) -> int:
@@ -236,7 +239,7 @@ class Cell(ABC):
             the weights are sparse.
         """
         check_dtype(dtype)
-        generator = _generator(rng)
+        generator = generator_of(rng)
         xp = namespace(like)
         params = {}
         for linear in self.maps:
@@ -336,13 +339,28 @@ class Cell(ABC):
         return xp.concat([parts[part] for part in self.parts], axis=-1)
 
 
+def check_size(name: str, value: Any) -> None:
+    """Raise unless `value` is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"`{name}` must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"`{name}` must be at least 1, got {value}")
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise a `ValueError` unless `value` lies in (0, 1]."""
+    if not 0 < value <= 1:
+        raise ValueError(f"`{name}` must lie in (0, 1], got {value!r}")
+
+
 def check_dtype(dtype: str) -> None:
     """Raise a `ValueError` unless `dtype` is one that parameters and carries may have."""
     if dtype not in ("float32", "float64"):
         raise ValueError(f"`dtype` must be 'float32' or 'float64', got {dtype!r}")
 
 
-def _generator(rng: Any) -> np.random.Generator:
+def generator_of(rng: Any) -> np.random.Generator:
+    """A generator from a seed, a NumPy `Generator` or a JAX key."""
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
         from jax import dtypes, random
 

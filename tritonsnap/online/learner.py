@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
 from tritonsnap.online.trees import leaves_of
+
+if TYPE_CHECKING:
+    from tritonsnap.online.stack.network import Stack
 
 LossFunction = Callable[..., Any]
 
@@ -24,13 +27,31 @@ class Learner(ABC):
     Parameters
     ----------
     cell
-        The network.
+        The network: a `Cell`, or a `Stack` where the rule has a form for stacks.
     """
 
-    def __init__(self, cell: Cell) -> None:
-        if not isinstance(cell, Cell):
-            raise TypeError(f"`cell` must be a Cell, got {type(cell).__name__}")
-        self.cell = cell
+    network: ClassVar[type] = Cell
+    """What the rule learns."""
+
+    of_stack: ClassVar[type[Learner] | None] = None
+    """The form of the rule that learns a `Stack`."""
+
+    def __new__(cls, cell: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Make the learner, of a `Stack` the form of the rule for stacks."""
+        stacked = cls.__dict__.get("of_stack")
+        if stacked is not None and isinstance(cell, stacked.network):
+            return object.__new__(stacked)
+        return object.__new__(cls)
+
+    def __init__(self, cell: Cell | Stack) -> None:
+        if not isinstance(cell, self.network):
+            raise TypeError(f"`cell` must be a {self.network.__name__}, got {type(cell).__name__}")
+        self.cell = cast(Cell, cell)  # what all rules read of it a stack has, too
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that a loss reads: the rows of the state."""
+        return self.cell.rows
 
     @abstractmethod
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
@@ -182,10 +203,9 @@ class Learner(ABC):
 
     def _check_delta(self, carry: Carry, delta: Any) -> None:
         library_of(carry.state, delta)
-        if tuple(delta.shape) != tuple(carry.state.shape):
-            raise ValueError(
-                f"`dL_dstate` must have shape {list(carry.state.shape)}, got {list(delta.shape)}"
-            )
+        shape = (carry.state.shape[0], self.num_outputs)
+        if tuple(delta.shape) != shape:
+            raise ValueError(f"`dL_dstate` must have shape {list(shape)}, got {list(delta.shape)}")
         if delta.dtype != carry.state.dtype:
             raise TypeError(
                 f"`dL_dstate` must have the carry's dtype {carry.state.dtype}, got {delta.dtype}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
 from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.carry import Carry
-from tritonsnap.online.cell import Cell, Params, Prepared
+from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 from tritonsnap.online.dynamics import (
     DynamicsStructure,
     dynamics_pattern,
@@ -22,6 +22,9 @@ from tritonsnap.ops import influence_gradient, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity.snap import check_order, snap_pattern
+
+if TYPE_CHECKING:
+    from tritonsnap.online.stack.network import Stack
 
 
 class SnApPrepared(NamedTuple):
@@ -48,7 +51,7 @@ class SnAp(Learner):
     Parameters
     ----------
     cell
-        The network.
+        The network: a `Cell` or a `Stack`.
     order
         The number of steps n >= 1; None keeps everything, which is exact RTRL.
 
@@ -67,7 +70,7 @@ class SnAp(Learner):
     Menick et al., "Practical Real Time Recurrent Learning with a Sparse Approximation", ICLR 2021.
     """
 
-    def __init__(self, cell: Cell, order: int | None = 1) -> None:
+    def __init__(self, cell: Cell | Stack, order: int | None = 1) -> None:
         super().__init__(cell)
         check_order(order)
         self.order = order
@@ -180,19 +183,25 @@ class SnAp(Learner):
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = carry.influence
-        if reset is not None:
-            influence = tuple(_reset_block(block, reset) for block in influence)
-        operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
-        influence = influence_update(
+        influence = self._update_influence(
+            ready.weights, reset_blocks(carry.influence, reset), linear
+        )
+        return Carry(linear.state, influence, carry.step + 1), linear.state
+
+    def _update_influence(
+        self, weights: tuple[Any, ...], influence: Any, linear: Linearization
+    ) -> Any:
+        """The influence after a step."""
+        dense = self._dense(linear.state)
+        operand = self.dynamics.operand(weights, linear, dense)
+        return influence_update(
             operand.d,
             influence,
             Factors(linear.gains, linear.sources, self.structure),
             self.plan,
             row_scale=operand.row_scale,
-            form="dense" if self._dense(x) else "values",
+            form="dense" if dense else "values",
         )
-        return Carry(linear.state, influence, carry.step + 1), linear.state
 
     def _dense(self, *arrays: Any) -> bool:
         """Whether the plan wants D as a dense matrix from the library of `arrays`."""
@@ -220,15 +229,21 @@ class RTRL(SnAp):
     Networks", Neural Computation 1(2), 1989.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell | Stack) -> None:
         super().__init__(cell, None)
 
     def __repr__(self) -> str:
         return f"RTRL({self.cell!r})"
 
 
+def reset_blocks(influence: tuple[Any, ...], reset: Any) -> tuple[Any, ...]:
+    """The blocks of an influence with the rows of the batch in `reset` zeroed, NaN or not."""
+    if reset is None:
+        return influence
+    return tuple(_reset_block(block, reset) for block in influence)
+
+
 def _reset_block(block: Any, reset: Any) -> Any:
-    """A block of the influence with the rows of the batch in `reset` zeroed, NaN or not."""
     xp = namespace_of(block)
     rows = reset.reshape(-1, *(1,) * (block.ndim - 1))
     return xp.where(rows, xp.zeros_like(block), block)

@@ -61,7 +61,6 @@ LAYERS = {
     ],
 }
 SMALL = [RNN(inputs=2, hidden=4, density=0.5, seed=3), Linear(4, 3), GRU(inputs=3, hidden=5)]
-everywhere = pytest.mark.parametrize("like", LIBRARIES)
 
 
 given_stacks = pytest.mark.parametrize(

@@ -29,8 +29,8 @@ class Accumulator(Cell):
     def make_maps(self):
         target = self.targets[0]
         return [
-            self.weight("input", "input", target, self.input_density, self.inputs, 0),
-            self.weight("recurrent", "hidden", target, self.density, self.hidden, 1),
+            LinearMap("input", "input", target, (self.inputs, self.hidden)),
+            LinearMap("recurrent", "hidden", target, (self.hidden, self.hidden)),
             LinearMap("bias", "one", target, (1, self.hidden)),
         ]
 

@@ -11,7 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.arrays import Library, library_of, library_of_arguments, namespace, namespace_of
+from tritonsnap.checks import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_share,
+    generator_of,
+)
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -96,17 +103,15 @@ class Cell(ABC):
 
     def __post_init__(self) -> None:
         for name in ("inputs", "hidden"):
-            check_size(name, getattr(self, name))
+            check_integer(name, getattr(self, name), 1, 2**31)
         for name in ("density", "input_density"):
             check_share(name, getattr(self, name))
+        check_integer("seed", self.seed)
         shapes = {linear.name: linear.shape for linear in self.maps if linear.source != "one"}
         for name, pattern in (self.patterns or {}).items():
             if name not in shapes:
                 raise ValueError(f"`patterns` names {name!r}; the weights are {sorted(shapes)}")
-            if not isinstance(pattern, SparsityPattern):
-                raise TypeError(
-                    f"`patterns[{name!r}]` must be a SparsityPattern, got {type(pattern).__name__}"
-                )
+            check_instance(f"patterns[{name!r}]", pattern, SparsityPattern)
             if pattern.shape != shapes[name]:
                 raise ValueError(
                     f"`patterns[{name!r}]` must have shape {shapes[name]} (inputs, units), "
@@ -239,7 +244,7 @@ class Cell(ABC):
             the weights are sparse.
         """
         check_dtype(dtype)
-        generator = generator_of(rng)
+        generator = generator_from(rng)
         xp = namespace(like)
         params = {}
         for linear in self.maps:
@@ -296,14 +301,7 @@ class Cell(ABC):
 
     def check_params(self, params: Params) -> None:
         """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
-        expected = {linear.name: linear.parameter_shape for linear in self.maps}
-        if set(params) != set(expected):
-            raise ValueError(f"`params` must have {sorted(expected)}, got {sorted(params)}")
-        for name, shape in expected.items():
-            if tuple(params[name].shape) != shape:
-                raise ValueError(
-                    f"`params[{name!r}]` must have shape {shape}, got {tuple(params[name].shape)}"
-                )
+        check_shapes(params, {linear.name: linear.parameter_shape for linear in self.maps})
 
     def check_input(self, name: str, x: Any) -> None:
         """Raise a `ValueError` that names `name` unless `x` is [..., inputs]."""
@@ -339,27 +337,25 @@ class Cell(ABC):
         return xp.concat([parts[part] for part in self.parts], axis=-1)
 
 
-def check_size(name: str, value: Any) -> None:
-    """Raise unless `value` is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"`{name}` must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"`{name}` must be at least 1, got {value}")
-
-
-def check_share(name: str, value: float) -> None:
-    """Raise a `ValueError` unless `value` lies in (0, 1]."""
-    if not 0 < value <= 1:
-        raise ValueError(f"`{name}` must lie in (0, 1], got {value!r}")
+def check_shapes(params: Params, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise an error that names the parameter unless all are there in the expected shapes."""
+    check_instance("params", params, dict)
+    if set(params) != set(expected):
+        raise ValueError(f"`params` must have {sorted(expected)}, got {sorted(params)}")
+    library_of_arguments({f"params[{name!r}]": params[name] for name in expected})
+    for name, shape in expected.items():
+        if tuple(params[name].shape) != shape:
+            raise ValueError(
+                f"`params[{name!r}]` must have shape {shape}, got {tuple(params[name].shape)}"
+            )
 
 
 def check_dtype(dtype: str) -> None:
     """Raise a `ValueError` unless `dtype` is one that parameters and carries may have."""
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"`dtype` must be 'float32' or 'float64', got {dtype!r}")
+    check_choice("dtype", dtype, ("float32", "float64"))
 
 
-def generator_of(rng: Any) -> np.random.Generator:
+def generator_from(rng: Any) -> np.random.Generator:
     """A generator from a seed, a NumPy `Generator` or a JAX key."""
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
         from jax import dtypes, random
@@ -367,4 +363,4 @@ def generator_of(rng: Any) -> np.random.Generator:
         typed = dtypes.issubdtype(rng.dtype, dtypes.prng_key)  # type: ignore[attr-defined]
         key = random.key_data(rng) if typed else rng
         return np.random.default_rng(np.asarray(key).ravel().tolist())
-    return np.random.default_rng(rng)
+    return generator_of("rng", rng)

@@ -21,7 +21,7 @@ class StackMoment(NamedTuple):
 
     Attributes
     ----------
-    ready
+    layers
         What the step read of the parameters.
     moments
         For each layer what its derivatives are made of: see `Stack.linearize`.
@@ -29,7 +29,7 @@ class StackMoment(NamedTuple):
         Rows whose past ended before the step.
     """
 
-    ready: tuple[Any, ...]
+    layers: tuple[Any, ...]
     moments: tuple[Any, ...]
     reset: Any
 
@@ -45,8 +45,10 @@ class StackBPTT(StackLearner, BPTT):
         """Go one step forward and remember it; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        state, moments = self.stack.linearize(ready, self._reset_state(carry.state, reset), x)
-        history = (*carry.influence, StackMoment(ready, moments, reset))
+        state, moments = self.stack.linearize(
+            ready.layers, self._reset_state(carry.state, reset), x
+        )
+        history = (*carry.influence, StackMoment(ready.layers, moments, reset))
         return Carry(state, history, carry.step + 1), self._output(state)
 
     @untracked
@@ -59,10 +61,10 @@ class StackBPTT(StackLearner, BPTT):
             for name, shape in self.stack.parameter_shapes.items()
         }
         delta, adjoints = dL_dstate, None
-        for ready, moments, reset in reversed(carry.influence):
-            deltas, adjoints = self._step_back(ready, moments, delta, adjoints, reset)
+        for layers, moments, reset in reversed(carry.influence):
+            deltas, adjoints = self._step_back(layers, moments, delta, adjoints, reset)
             # layers above the last cell count at the time of the loss only
-            total |= {n: total[n] + g for n, g in self._gradients(ready, moments, deltas).items()}
+            total |= {n: total[n] + g for n, g in self._gradients(layers, moments, deltas).items()}
             delta = None
         return total
 
@@ -78,11 +80,11 @@ class StackBPTT(StackLearner, BPTT):
         readout: Any,
     ) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        layers = self.stack.prepare(params).layers
 
         def forward(state: Any, inputs: Any) -> tuple[Any, Any]:
             x, reset = inputs
-            state, moments = self.stack.linearize(ready, self._reset_state(state, reset), x)
+            state, moments = self.stack.linearize(layers, self._reset_state(state, reset), x)
             return state, (self._output(state), moments)
 
         state, (outputs, moments) = scan(forward, carry.state, (xs, resets))
@@ -90,7 +92,7 @@ class StackBPTT(StackLearner, BPTT):
 
         def backward(adjoints: Any, inputs: Any) -> tuple[Any, Any]:
             moments, delta, reset = inputs
-            deltas, adjoints = self._step_back(ready, moments, delta, adjoints, reset)
+            deltas, adjoints = self._step_back(layers, moments, delta, adjoints, reset)
             return adjoints, deltas
 
         xp = namespace_of(xs)
@@ -105,12 +107,12 @@ class StackBPTT(StackLearner, BPTT):
         reverse = map_tree(lambda leaf: xp.flip(leaf, axis=0), (way_back, delta, resets))
         _, deltas = scan(backward, end, reverse)
         deltas = map_tree(lambda leaf: xp.flip(leaf, axis=0), deltas)
-        gradients = self._gradients(ready, moments, deltas)
+        gradients = self._gradients(layers, moments, deltas)
         carry = Carry(state, (), carry.step + xs.shape[0])
         return loss, gradients if readout is None else (gradients, of_readout), carry
 
     def _step_back(
-        self, ready: Any, moments: Any, delta: Any, adjoints: Any, reset: Any
+        self, layers: Any, moments: Any, delta: Any, adjoints: Any, reset: Any
     ) -> tuple[Any, Any]:
         """Go back over one step.
 
@@ -122,10 +124,10 @@ class StackBPTT(StackLearner, BPTT):
             For each cell the gradient in its old state.
         """
         deltas = self.stack.descend(
-            self.stack.weights_down(ready), self.stack.trace(moments), delta, futures=adjoints
+            self.stack.weights_down(layers), self.stack.trace(moments), delta, futures=adjoints
         )
         past: list[Any] = []
-        for learner, own, moment, at in zip(self.learners, ready, moments, deltas, strict=True):
+        for learner, own, moment, at in zip(self.learners, layers, moments, deltas, strict=True):
             adjoint = None
             if learner is not None:
                 through = preactivation_adjoint(learner.cell, moment.gains, at)
@@ -134,7 +136,7 @@ class StackBPTT(StackLearner, BPTT):
             past.append(adjoint)
         return deltas, tuple(past)
 
-    def _gradients(self, ready: Any, moments: Any, deltas: Any) -> Params:
+    def _gradients(self, layers: Any, moments: Any, deltas: Any) -> Params:
         """The gradients in all parameters, summed over all leading axes."""
         by_layer: list[Params] = []
         for number, (layer, at) in enumerate(zip(self.stack.layers, deltas, strict=True)):
@@ -143,7 +145,7 @@ class StackBPTT(StackLearner, BPTT):
                 through = preactivation_adjoint(layer, moment.gains, at)
                 found = self.learners[number]._parameter_gradients(moment.sources, through)
             if at is not None and isinstance(layer, FeedForward):
-                found = layer.gradients(ready[number], moment, at)
+                found = layer.gradients(layers[number], moment, at)
             by_layer.append(found)
         return self.stack.joined(by_layer)
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.online.cell import Params, check_share, check_size
+from tritonsnap.checks import check_choice, check_instance, check_integer, check_number, check_share
+from tritonsnap.online.cell import Params
 from tritonsnap.online.dynamics import index_like
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -119,15 +120,13 @@ class Linear(FeedForward):
     pattern: SparsityPattern | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        check_size("inputs", self.inputs)
-        check_size("outputs", self.outputs)
+        check_integer("inputs", self.inputs, 1, 2**31)
+        check_integer("outputs", self.outputs, 1, 2**31)
         check_share("density", self.density)
+        check_integer("seed", self.seed)
         if self.pattern is None:
             return
-        if not isinstance(self.pattern, SparsityPattern):
-            raise TypeError(
-                f"`pattern` must be a SparsityPattern, got {type(self.pattern).__name__}"
-            )
+        check_instance("pattern", self.pattern, SparsityPattern)
         if self.pattern.shape != (self.inputs, self.outputs):
             raise ValueError(
                 f"`pattern` must have shape {(self.inputs, self.outputs)} (inputs, outputs), "
@@ -217,9 +216,8 @@ class LayerNorm(FeedForward):
     epsilon: float = 1e-5
 
     def __init__(self, units: int, epsilon: float = 1e-5) -> None:
-        check_size("units", units)
-        if not epsilon > 0:
-            raise ValueError(f"`epsilon` must be positive, got {epsilon!r}")
+        check_integer("units", units, 1, 2**31)
+        check_number("epsilon", epsilon, "(0, inf)", 0, float("inf"))
         for name, value in (("inputs", units), ("outputs", units), ("epsilon", epsilon)):
             object.__setattr__(self, name, value)
 
@@ -297,8 +295,7 @@ class Skip:
         is_place = isinstance(self.source, int) and not isinstance(self.source, bool)
         if self.source != "input" and not (is_place and int(self.source) >= 0):
             raise ValueError(f'`source` must be "input" or a layer\'s place, got {self.source!r}')
-        if self.how not in get_args(Joint):
-            raise ValueError(f"`how` must be one of {get_args(Joint)}, got {self.how!r}")
+        check_choice("how", self.how, get_args(Joint))
 
     @property
     def digest(self) -> str:

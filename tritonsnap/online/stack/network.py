@@ -7,16 +7,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tritonsnap.arrays import Library, namespace, namespace_of
-from tritonsnap.online.cell import Cell, Linearization, Params, check_dtype, generator_of
+from tritonsnap.online.cell import (
+    Cell,
+    Linearization,
+    Params,
+    check_dtype,
+    check_shapes,
+    generator_from,
+)
 from tritonsnap.online.stack.feed_forward import FeedForward, Skip
 from tritonsnap.online.stack.inputs import input_adjoint, input_kernel
 
 Layer = Cell | FeedForward | Skip
+
+
+class PreparedStack(NamedTuple):
+    """What a step reads of the parameters, for each layer: see `Stack.prepare`."""
+
+    layers: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -193,7 +206,7 @@ class Stack:
     def init(self, rng: Any = 0, like: Library = "numpy", dtype: str = "float32") -> Params:
         """Draw the parameters of all layers; see `Cell.init`."""
         check_dtype(dtype)
-        generator = generator_of(rng)
+        generator = generator_from(rng)
         xp = namespace(like)
         by_layer: list[Params] = []
         for layer in self.layers:
@@ -237,29 +250,24 @@ class Stack:
 
     def check_params(self, params: Params) -> None:
         """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
-        shapes = self.parameter_shapes
-        if set(params) != set(shapes):
-            raise ValueError(f"`params` must have {sorted(shapes)}, got {sorted(params)}")
-        for name, shape in shapes.items():
-            if tuple(params[name].shape) != shape:
-                raise ValueError(
-                    f"`params[{name!r}]` must have shape {shape}, got {tuple(params[name].shape)}"
-                )
+        check_shapes(params, self.parameter_shapes)
 
     # ---- values --------------------------------------------------------------------------------
 
-    def prepare(self, params: Params) -> tuple[Any, ...]:
-        """What `step` reads of the parameters, for each layer."""
+    def prepare(self, params: Params) -> PreparedStack:
+        """What `step` reads of the parameters; compute it once per update."""
         self.check_params(params)
-        return tuple(
-            layer.prepare(own) if isinstance(layer, Cell) else own
-            for layer, own in zip(self.layers, self.split(params), strict=True)
+        return PreparedStack(
+            tuple(
+                layer.prepare(own) if isinstance(layer, Cell) else own
+                for layer, own in zip(self.layers, self.split(params), strict=True)
+            )
         )
 
-    def step(self, ready: Any, state: Any, x: Any) -> Any:
+    def step(self, ready: PreparedStack | Params, state: Any, x: Any) -> Any:
         """The new state [..., rows] from the old one and an input [..., inputs]."""
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        return self.linearize(ready, state, x)[0]
+        return self.linearize(ready.layers, state, x)[0]
 
     def linearize(self, ready: tuple[Any, ...], state: Any, x: Any) -> tuple[Any, tuple[Any, ...]]:
         """The new state, and for each layer what its derivatives are made of.

@@ -127,11 +127,13 @@ class StackSnAp(StackLearner, SnAp):
         stack = self.stack
         ready = stack.prepare(stack.init(0, dtype=dtype))
         _, moments = stack.linearize(
-            ready, np.zeros((batch, stack.rows), dtype), np.zeros((batch, stack.inputs), dtype)
+            ready.layers,
+            np.zeros((batch, stack.rows), dtype),
+            np.zeros((batch, stack.inputs), dtype),
         )
         rest = map_tree(
             lambda array: xp.zeros(array.shape, dtype=state.dtype),
-            (stack.trace(moments), stack.weights_down(ready)),
+            (stack.trace(moments), stack.weights_down(ready.layers)),
         )
         influence = StackInfluence(
             tuple(None if learner is None else zeros(learner.plan) for learner in self.learners),
@@ -143,7 +145,7 @@ class StackSnAp(StackLearner, SnAp):
     @untracked
     def prepare(self, params: Params) -> Any:
         """What the steps read of the parameters; compute it once per update."""
-        layers = self.stack.prepare(params)
+        layers = self.stack.prepare(params).layers
         library_of(*params.values())
         like = next(iter(params.values()))
         weights: list[Any] = []

@@ -46,6 +46,15 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tu
     return carry, map_tree(lambda *rows: xp.stack(rows), *outputs) if outputs else None
 
 
+def reset_rows(values: Any, reset: Any) -> Any:
+    """Values [batch, ...] with the rows in `reset` [batch] zeroed, NaN or not."""
+    if reset is None:
+        return values
+    xp = namespace_of(values)
+    rows = reset.reshape(-1, *(1,) * (values.ndim - 1))
+    return xp.where(rows, xp.zeros_like(values), values)
+
+
 def differentiate_loss(
     loss_fn: Callable[..., Any], readout: Any, state: Any, y: Any, weight: Any
 ) -> tuple[Any, Any, Any]:

@@ -57,6 +57,10 @@ class Learner(ABC):
         """Numbers that a loss reads: the rows of the state."""
         return self.cell.rows
 
+    def output_of(self, state: Any) -> Any:
+        """What a loss reads of a state [..., rows]: all of it."""
+        return state
+
     @abstractmethod
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
         """A carry of zeros for `batch` rows."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 from tritonsnap.online.dynamics import (
@@ -140,7 +140,7 @@ class SnAp(Learner):
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)
         flat = influence_gradient(dL_dstate, carry.influence, self.plan, sum_batch=True)
-        return self._by_parameter(flat)
+        return self.by_parameter(flat)
 
     def run_sequence(
         self,
@@ -176,29 +176,34 @@ class SnAp(Learner):
 
         end, _ = scan(body, start, (xs, ys, mask, resets))
         carry, total, gradients, readout_gradients = end
-        by_parameter = self._by_parameter(packing.unpack_columns(gradients, like=total))
+        by_parameter = self.by_parameter(packing.unpack_columns(gradients, like=total))
         if readout is None:
             return total, by_parameter, carry
         return total, (by_parameter, readout_gradients), carry
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = self._update_influence(
-            ready.weights, reset_blocks(carry.influence, reset), linear
-        )
+        influence = self.updated(self.structure, ready, carry.influence, linear, reset)
         return Carry(linear.state, influence, carry.step + 1), linear.state
 
-    def _update_influence(
-        self, weights: tuple[Any, ...], influence: Any, linear: Linearization
-    ) -> Any:
-        """The influence after a step."""
+    def updated(
+        self,
+        structure: FactorStructure,
+        ready: SnApPrepared,
+        influence: tuple[Any, ...],
+        linear: Linearization,
+        reset: Any,
+    ) -> tuple[Any, ...]:
+        """The influence after a step, all of it or the blocks that `structure` has."""
+        if reset is not None:
+            influence = tuple(reset_rows(block, reset) for block in influence)
         dense = self._dense(linear.state)
-        operand = self.dynamics.operand(weights, linear, dense)
+        operand = self.dynamics.operand(ready.weights, linear, dense)
         return influence_update(
             operand.d,
             influence,
-            Factors(linear.gains, linear.sources, self.structure),
-            self.plan,
+            Factors(linear.gains, linear.sources, structure),
+            structure.plan,
             row_scale=operand.row_scale,
             form="dense" if dense else "values",
         )
@@ -208,7 +213,8 @@ class SnAp(Learner):
         library_of(*arrays)
         return self.plan.packing_for(arrays[0]).wants_dense
 
-    def _by_parameter(self, flat: Any) -> Params:
+    def by_parameter(self, flat: Any) -> Params:
+        """A flat gradient [..., columns] as a dict of arrays like the parameters."""
         gradients, begin = {}, 0
         for linear in self.cell.maps:
             end = begin + linear.num_parameters
@@ -234,16 +240,3 @@ class RTRL(SnAp):
 
     def __repr__(self) -> str:
         return f"RTRL({self.cell!r})"
-
-
-def reset_blocks(influence: tuple[Any, ...], reset: Any) -> tuple[Any, ...]:
-    """The blocks of an influence with the rows of the batch in `reset` zeroed, NaN or not."""
-    if reset is None:
-        return influence
-    return tuple(_reset_block(block, reset) for block in influence)
-
-
-def _reset_block(block: Any, reset: Any) -> Any:
-    xp = namespace_of(block)
-    rows = reset.reshape(-1, *(1,) * (block.ndim - 1))
-    return xp.where(rows, xp.zeros_like(block), block)

@@ -49,7 +49,7 @@ class StackBPTT(StackLearner, BPTT):
             ready.layers, self._reset_state(carry.state, reset), x
         )
         history = (*carry.influence, StackMoment(ready.layers, moments, reset))
-        return Carry(state, history, carry.step + 1), self._output(state)
+        return Carry(state, history, carry.step + 1), self.output_of(state)
 
     @untracked
     def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
@@ -85,7 +85,7 @@ class StackBPTT(StackLearner, BPTT):
         def forward(state: Any, inputs: Any) -> tuple[Any, Any]:
             x, reset = inputs
             state, moments = self.stack.linearize(layers, self._reset_state(state, reset), x)
-            return state, (self._output(state), moments)
+            return state, (self.output_of(state), moments)
 
         state, (outputs, moments) = scan(forward, carry.state, (xs, resets))
         loss, delta, of_readout = differentiate_loss(loss_fn, readout, outputs, ys, mask)

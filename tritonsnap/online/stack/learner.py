@@ -47,7 +47,8 @@ class StackLearner(Learner):
         """Numbers that a loss reads."""
         return self.stack.outputs
 
-    def _output(self, state: Any) -> Any:
+    def output_of(self, state: Any) -> Any:
+        """The network's output [..., outputs] in a state [..., rows]."""
         return state[..., self.stack.output]
 
 

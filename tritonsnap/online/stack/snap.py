@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritonsnap.arrays import Library, library_of, namespace, namespace_of
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.arrays import Library, namespace, namespace_of
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
 from tritonsnap.online.learner import LossFunction
-from tritonsnap.online.snap import RTRL, SnAp, reset_blocks
+from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.stack.crossing import Crossing, crossings, edge_jacobian
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.learner import StackLearner, plus
@@ -27,9 +28,7 @@ class StackPrepared(NamedTuple):
     Attributes
     ----------
     layers
-        For the forward pass.
-    weights
-        Of a cell the recurrent weights as the influence of its own parameters wants them.
+        Of a cell what `SnAp.prepare` returns, else the layer's parameters.
     crossing
         Of a cell that is crossed the recurrent weights, dense.
     down
@@ -37,7 +36,6 @@ class StackPrepared(NamedTuple):
     """
 
     layers: tuple[Any, ...]
-    weights: tuple[Any, ...]
     crossing: tuple[Any, ...]
     down: tuple[Any, ...]
 
@@ -136,7 +134,10 @@ class StackSnAp(StackLearner, SnAp):
             (stack.trace(moments), stack.weights_down(ready.layers)),
         )
         influence = StackInfluence(
-            tuple(None if learner is None else zeros(learner.plan) for learner in self.learners),
+            tuple(
+                None if learner is None else learner.init(batch, like, dtype).influence
+                for learner in self.learners
+            ),
             tuple(zeros(plan) for plan in self.crossing_plans),
             *rest,
         )
@@ -145,19 +146,16 @@ class StackSnAp(StackLearner, SnAp):
     @untracked
     def prepare(self, params: Params) -> Any:
         """What the steps read of the parameters; compute it once per update."""
-        layers = self.stack.prepare(params).layers
-        library_of(*params.values())
-        like = next(iter(params.values()))
-        weights: list[Any] = []
+        self.stack.check_params(params)
+        layers: list[Any] = []
         crossing: list[Any] = []
         for learner, plan, own in zip(
             self.learners, self.crossing_plans, self.stack.split(params), strict=True
         ):
-            weights.append(learner and learner.dynamics.prepare(own, learner._dense(like)))
-            crossing.append(plan and learner.dynamics.prepare(own, True))
-        return StackPrepared(
-            layers, tuple(weights), tuple(crossing), self.stack.weights_down(layers)
-        )
+            layers.append(own if learner is None else learner.prepare(own))
+            crossing.append(None if plan is None else learner.dynamics.prepare(own, dense=True))
+        down = self.stack.weights_down(_for_forward_pass(layers))
+        return StackPrepared(tuple(layers), tuple(crossing), down)
 
     @untracked
     def step(self, ready: Any, carry: Carry, x: Any, reset: Any = None) -> tuple[Carry, Any]:
@@ -165,7 +163,7 @@ class StackSnAp(StackLearner, SnAp):
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
         state, influence = self._forward(ready, carry.state, carry.influence, x, reset)
-        return Carry(state, influence, carry.step + 1), self._output(state)
+        return Carry(state, influence, carry.step + 1), self.output_of(state)
 
     @untracked
     def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
@@ -203,7 +201,9 @@ class StackSnAp(StackLearner, SnAp):
             state, influence, total, gradient, of_readout = running
             x, y, weight, reset = inputs
             state, influence = self._forward(ready, state, influence, x, reset)
-            loss, delta, new = differentiate_loss(loss_fn, readout, self._output(state), y, weight)
+            loss, delta, new = differentiate_loss(
+                loss_fn, readout, self.output_of(state), y, weight
+            )
             gradient = self._add_gradient(gradient, influence, delta)
             of_readout = map_tree(plus, of_readout, new)
             return (state, influence, total + loss, gradient, of_readout), None
@@ -218,15 +218,16 @@ class StackSnAp(StackLearner, SnAp):
         self, ready: StackPrepared, state: Any, influence: StackInfluence, x: Any, reset: Any
     ) -> tuple[Any, StackInfluence]:
         """The new state and influences."""
-        state, moments = self.stack.linearize(ready.layers, self._reset_state(state, reset), x)
+        before = self._reset_state(state, reset)
+        state, moments = self.stack.linearize(_for_forward_pass(ready.layers), before, x)
         own = tuple(
-            learner and learner._update_influence(weights, reset_blocks(before, reset), moment)
-            for learner, weights, before, moment in zip(
-                self.learners, ready.weights, influence.own, moments, strict=True
+            learner and learner.updated(learner.structure, prepared, blocks, moment, reset)
+            for learner, prepared, blocks, moment in zip(
+                self.learners, ready.layers, influence.own, moments, strict=True
             )
         )
-        before = tuple(blocks and reset_blocks(blocks, reset) for blocks in influence.crossing)
-        crossing = self._cross(ready, moments, own, before)
+        past = map_tree(lambda block: reset_rows(block, reset), influence.crossing)
+        crossing = self._cross(ready, moments, own, past)
         return state, StackInfluence(own, crossing, self.stack.trace(moments), ready.down)
 
     def _cross(
@@ -234,7 +235,7 @@ class StackSnAp(StackLearner, SnAp):
         ready: StackPrepared,
         moments: tuple[Any, ...],
         own: tuple[Any, ...],
-        before: tuple[Any, ...],
+        past: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         """The influences of the parameters below each cell, from the bottom up."""
         read = {source for one in self.crossings if one is not None for source in one.sources}
@@ -255,7 +256,7 @@ class StackSnAp(StackLearner, SnAp):
                 operand = dynamics.operand(ready.crossing[number], moments[number], dense=True)
                 blocks = influence_update(
                     operand.d,
-                    before[number],
+                    past[number],
                     signal,
                     crossing.plan,
                     row_scale=operand.row_scale,
@@ -320,7 +321,7 @@ class StackSnAp(StackLearner, SnAp):
         for layer, learner, own in zip(self.stack.layers, self.learners, gradient.own, strict=True):
             if isinstance(layer, Cell):
                 packing = learner.plan.packing_for(like)
-                own = learner._by_parameter(packing.unpack_columns(own, like=zero))
+                own = learner.by_parameter(packing.unpack_columns(own, like=zero))
             by_layer.append(own or {})
         for number, plan in enumerate(self.crossing_plans):
             if plan is None:
@@ -334,6 +335,11 @@ class StackSnAp(StackLearner, SnAp):
 
 class StackRTRL(StackSnAp, RTRL):
     """`RTRL` of a `Stack`: exact where the stack is, else within each layer."""
+
+
+def _for_forward_pass(layers: Sequence[Any]) -> tuple[Any, ...]:
+    """What `Stack.linearize` reads of `StackPrepared.layers`."""
+    return tuple(own.cell if isinstance(own, SnApPrepared) else own for own in layers)
 
 
 def _behind(front: Any, back: Any) -> Any:

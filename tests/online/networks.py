@@ -171,13 +171,13 @@ def unrolled_loss(problem: Problem, params, readout, cut=lambda xp, kernel: (ker
     return total, h
 
 
-def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
+def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0), unrolled=unrolled_loss):
     """Loss, gradients by name and last state, from the library's own differentiation."""
     if library(problem.xs) == "jax":
         import jax
 
         def loss(trees):
-            return unrolled_loss(problem, *trees, cut)
+            return unrolled(problem, *trees, cut)
 
         run = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, h), (own, readout) = run((problem.params, problem.readout))
@@ -188,7 +188,7 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
         {name: value.clone().requires_grad_() for name, value in tree.items()}
         for tree in (problem.params, problem.readout)
     ]
-    total, h = unrolled_loss(problem, *trees, cut)
+    total, h = unrolled(problem, *trees, cut)
     leaves = {**trees[0], **trees[1]}
     gradients = torch.autograd.grad(total, list(leaves.values()))
     return float(total.detach()), as_numpy(dict(zip(leaves, gradients, strict=True))), to_numpy(h)

@@ -8,6 +8,10 @@ from tritonsnap.online.learner import Learner
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.readout import Readout
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.stack.bptt import StackBPTT
+from tritonsnap.online.stack.feed_forward import FeedForward, LayerNorm, Linear, Skip
+from tritonsnap.online.stack.network import Stack
+from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
 
 __all__ = [
     "BPTT",
@@ -18,10 +22,18 @@ __all__ = [
     "RTRL",
     "Carry",
     "Cell",
+    "FeedForward",
+    "LayerNorm",
     "LeakyRNN",
     "Learner",
+    "Linear",
     "LinearMap",
     "Linearization",
     "Readout",
+    "Skip",
     "SnAp",
+    "Stack",
+    "StackBPTT",
+    "StackRTRL",
+    "StackSnAp",
 ]

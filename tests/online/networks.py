@@ -184,13 +184,13 @@ def unrolled_loss(problem: Problem, params, readout, cut=lambda xp, kernel: (ker
     return total, h
 
 
-def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
+def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0), unrolled=unrolled_loss):
     """Loss, gradients by name and last state, from the library's own differentiation."""
     if library(problem.xs) == "jax":
         import jax
 
         def loss(trees):
-            return unrolled_loss(problem, *trees, cut)
+            return unrolled(problem, *trees, cut)
 
         run = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, h), (own, readout) = run((problem.params, problem.readout))
@@ -201,7 +201,7 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
         {name: value.clone().requires_grad_() for name, value in tree.items()}
         for tree in (problem.params, problem.readout)
     ]
-    total, h = unrolled_loss(problem, *trees, cut)
+    total, h = unrolled(problem, *trees, cut)
     gradients = iter(torch.autograd.grad(total, [leaf for tree in trees for leaf in tree.values()]))
     own, readout = ({name: next(gradients) for name in tree} for tree in trees)
     return float(total.detach()), named(own, readout), to_numpy(h)

@@ -249,7 +249,7 @@ def test_torch_gradients_drive_any_optimizer() -> None:
     given.params = parameters
     optimizer = torch.optim.Adam(parameters.values(), lr=0.02)
     losses = []
-    for _ in range(20):
+    for _ in range(40):
         carry = RTRL(SMALL).init(3, like="torch", dtype="float64")
         loss, (own, _), _ = RTRL(SMALL).sequence(
             parameters, carry, *given.sequence, readout=given.readout

@@ -9,6 +9,10 @@ from tritonsnap.online.learner import Learner
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.readout import Readout
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.stack.bptt import StackBPTT
+from tritonsnap.online.stack.feed_forward import FeedForward, LayerNorm, Linear, Skip
+from tritonsnap.online.stack.network import Stack
+from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
 from tritonsnap.online.unfactored.function_cell import FunctionCell
 
 __all__ = [
@@ -20,11 +24,19 @@ __all__ = [
     "RTRL",
     "Carry",
     "Cell",
+    "FeedForward",
     "FunctionCell",
+    "LayerNorm",
     "LeakyRNN",
     "Learner",
+    "Linear",
     "LinearMap",
     "Linearization",
     "Readout",
+    "Skip",
     "SnAp",
+    "Stack",
+    "StackBPTT",
+    "StackRTRL",
+    "StackSnAp",
 ]

@@ -60,6 +60,15 @@ def derivative(function: Callable[[Any], dict[str, Any]], at: Any) -> dict[str, 
     return changes
 
 
+def reset_rows(values: Any, reset: Any) -> Any:
+    """Values [batch, ...] with the rows in `reset` [batch] zeroed, NaN or not."""
+    if reset is None:
+        return values
+    xp = namespace_of(values)
+    rows = reset.reshape(-1, *(1,) * (values.ndim - 1))
+    return xp.where(rows, xp.zeros_like(values), values)
+
+
 def differentiate_loss(
     loss_fn: Callable[..., Any], readout: Any, state: Any, y: Any, weight: Any
 ) -> tuple[Any, Any, Any]:

@@ -195,6 +195,14 @@ class Cell(ABC):
         return len(self.parts) * self.hidden
 
     @property
+    def output(self) -> slice:
+        """The rows of the state that the layer above reads: the part "hidden", or all of it."""
+        if "hidden" not in self.parts:
+            return slice(0, self.rows)
+        begin = self.parts.index("hidden") * self.hidden
+        return slice(begin, begin + self.hidden)
+
+    @property
     def num_parameters(self) -> int:
         """Parameters of all maps."""
         return sum(linear.num_parameters for linear in self.maps)
@@ -280,7 +288,7 @@ class Cell(ABC):
             the weights are sparse.
         """
         check_dtype(dtype)
-        generator = _generator(rng)
+        generator = generator_from(rng)
         xp = namespace(like)
         values = self.draw(generator)
         return {
@@ -347,16 +355,7 @@ class Cell(ABC):
 
     def check_params(self, params: Params) -> None:
         """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
-        check_instance("params", params, dict)
-        expected = {linear.name: linear.parameter_shape for linear in self.maps}
-        if set(params) != set(expected):
-            raise ValueError(f"`params` must have {sorted(expected)}, got {sorted(params)}")
-        library_of_arguments({f"params[{name!r}]": params[name] for name in expected})
-        for name, shape in expected.items():
-            if tuple(params[name].shape) != shape:
-                raise ValueError(
-                    f"`params[{name!r}]` must have shape {shape}, got {tuple(params[name].shape)}"
-                )
+        check_shapes(params, {linear.name: linear.parameter_shape for linear in self.maps})
 
     def check_input(self, name: str, x: Any) -> None:
         """Raise a `ValueError` that names `name` unless `x` is [..., inputs]."""
@@ -422,12 +421,26 @@ class Cell(ABC):
         return xp.concat([parts[part] for part in self.parts], axis=-1)
 
 
+def check_shapes(params: Params, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise an error that names the parameter unless all are there in the expected shapes."""
+    check_instance("params", params, dict)
+    if set(params) != set(expected):
+        raise ValueError(f"`params` must have {sorted(expected)}, got {sorted(params)}")
+    library_of_arguments({f"params[{name!r}]": params[name] for name in expected})
+    for name, shape in expected.items():
+        if tuple(params[name].shape) != shape:
+            raise ValueError(
+                f"`params[{name!r}]` must have shape {shape}, got {tuple(params[name].shape)}"
+            )
+
+
 def check_dtype(dtype: str) -> None:
     """Raise a `ValueError` unless `dtype` is one that parameters and carries may have."""
     check_choice("dtype", dtype, ("float32", "float64"))
 
 
-def _generator(rng: Any) -> np.random.Generator:
+def generator_from(rng: Any) -> np.random.Generator:
+    """A generator from a seed, a NumPy `Generator` or a JAX key."""
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
         from jax import dtypes, random
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from tritonsnap.arrays import (
     Library,
@@ -20,6 +20,9 @@ from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
 from tritonsnap.online.trees import leaves_of, named_leaves
 
+if TYPE_CHECKING:
+    from tritonsnap.online.stack.network import Stack
+
 LossFunction = Callable[..., Any]
 
 
@@ -29,25 +32,34 @@ class Learner(ABC):
     Parameters
     ----------
     cell
-        The network.
+        The network: a `Cell`, or a `Stack` where the rule has a form for stacks.
     """
 
     network: ClassVar[type] = Cell
     """What the rule learns."""
 
     forms: ClassVar[tuple[type[Learner], ...]] = ()
-    """The forms of the rule for other kinds of networks."""
+    """The forms of the rule for other kinds of networks; see `form_of`."""
 
     def __new__(cls, cell: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Make the learner, in the form of the rule for this kind of network."""
         for form in cls.__dict__.get("forms", ()):
             if isinstance(cell, form.network):
-                return object.__new__(form)
+                return cast(Self, object.__new__(form))
         return object.__new__(cls)
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell | Stack) -> None:
         check_instance("cell", cell, self.network)
-        self.cell = cell
+        self.cell = cast(Cell, cell)  # what all rules read of it a stack has, too
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that a loss reads: the rows of the state."""
+        return self.cell.rows
+
+    def output_of(self, state: Any) -> Any:
+        """What a loss reads of a state [..., rows]: all of it."""
+        return state
 
     @abstractmethod
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
@@ -211,10 +223,9 @@ class Learner(ABC):
     def _check_delta(self, carry: Carry, delta: Any) -> None:
         check_instance("carry", carry, Carry)
         library_of_arguments({"carry.state": carry.state, "dL_dstate": delta})
-        if tuple(delta.shape) != tuple(carry.state.shape):
-            raise ValueError(
-                f"`dL_dstate` must have shape {list(carry.state.shape)}, got {list(delta.shape)}"
-            )
+        shape = (carry.state.shape[0], self.num_outputs)
+        if tuple(delta.shape) != shape:
+            raise ValueError(f"`dL_dstate` must have shape {list(shape)}, got {list(delta.shape)}")
         if delta.dtype != carry.state.dtype:
             raise TypeError(
                 f"`dL_dstate` must have the carry's dtype {carry.state.dtype}, got {delta.dtype}"
@@ -250,6 +261,19 @@ class Learner(ABC):
             )
         check_mask("mask", mask, tuple(xs.shape[:2]), boolean=False)
         check_mask("resets", resets, tuple(xs.shape[:2]), boolean=True)
+
+
+Form = TypeVar("Form", bound=type[Learner])
+
+
+def form_of(rule: type[Learner]) -> Callable[[Form], Form]:
+    """Make a class the form of a rule for its kind of `network`: the rule then makes instances."""
+
+    def register(form: Form) -> Form:
+        rule.forms = (*rule.__dict__.get("forms", ()), form)
+        return form
+
+    return register
 
 
 def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
 from tritonsnap.online.dynamics import index_like
-from tritonsnap.online.learner import LossFunction
-from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared, reset_blocks
+from tritonsnap.online.learner import LossFunction, form_of
+from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.trees import map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
 from tritonsnap.ops import influence_update
@@ -26,6 +26,7 @@ from tritonsnap.sparsity.pattern import SparsityPattern
 from tritonsnap.sparsity.snap import snap_pattern
 
 
+@form_of(SnAp)
 class UnfactoredSnAp(SnAp):
     """`SnAp` where the immediate Jacobian comes as values on its pattern."""
 
@@ -66,7 +67,7 @@ class UnfactoredSnAp(SnAp):
         padded = xp.concat([xp.zeros_like(values.state[:, :1]), values.immediate], axis=-1)
         influence = influence_update(
             values.dynamics,
-            reset_blocks(carry.influence, reset),
+            tuple(reset_rows(block, reset) for block in carry.influence),
             tuple(
                 padded[..., index_like(padded, place)]
                 for place in self.places(self.plan.packing_for(x))
@@ -77,6 +78,7 @@ class UnfactoredSnAp(SnAp):
         return Carry(values.state, influence, carry.step + 1), values.state
 
 
+@form_of(RTRL)
 class UnfactoredRTRL(UnfactoredSnAp, RTRL):
     """`RTRL` where the immediate Jacobian comes as values on its pattern."""
 
@@ -90,6 +92,7 @@ class Moment(NamedTuple):
     reset: Any
 
 
+@form_of(BPTT)
 class UnfactoredBPTT(BPTT):
     """`BPTT` that computes each step again on the way back."""
 
@@ -166,8 +169,3 @@ def _place_among(part: SparsityPattern, whole: SparsityPattern) -> NDArray[np.in
     place = np.zeros(len(wanted), np.int64)
     place[np.searchsorted(wanted, keys)] = np.arange(1, len(keys) + 1)
     return place
-
-
-SnAp.forms = (UnfactoredSnAp,)
-RTRL.forms = (UnfactoredRTRL,)
-BPTT.forms = (UnfactoredBPTT,)

@@ -91,7 +91,7 @@ class ElementwiseBlock:
     @property
     def x_shape(self) -> tuple[int, ...]:
         """Shape of the block's values of X without batch axes."""
-        return (len(self.groups), self.columns.width)
+        return (self.columns.num_groups, self.columns.width)
 
     mask_shape = x_shape
 

@@ -144,10 +144,14 @@ class _Spread:
         for number, regime, members in parts:
             block[members], regime_of[members] = number, regime
             cost[members] = packing.costs.by_regime[regime][members]
+        if even:
+            for _, regime, members in parts:
+                if regime != Regime.WALK:  # each takes the time of the block's largest
+                    cost[members] = cost[members].max(initial=0)
         self.alone = float(cost.sum()) * 1e-9
         whole = np.bincount(block, cost)[block] if even else np.full(len(block), cost.sum())
         pieces = np.ceil(cost * num_devices * fineness / whole - 1e-9).astype(np.int64)
-        pieces = np.maximum(pieces, 1)
+        pieces = np.clip(pieces, 1, packing.groups.num_columns)
         owner = np.repeat(np.arange(len(pieces)), pieces)
         self.groups = packing.groups.split(pieces)
         self.block, self.regime = block[owner], regime_of[owner]
@@ -164,7 +168,7 @@ class _Spread:
         for members in self._dealt_together():
             cost = self.cost[members]
             padded = self.even and self.regime[members[0]] != Regime.WALK
-            if padded:  # every group of the block takes the time of its largest
+            if padded:
                 cost = np.full(len(members), cost.max())
             device[members], loads = _longest_first(cost, self.num_devices)
             nanoseconds += loads.max() if self.even else loads

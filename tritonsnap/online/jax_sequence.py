@@ -56,16 +56,19 @@ def _view(host: Learner) -> Any:
     return view
 
 
-def snap_arrays(learner: SnAp) -> tuple[Any, Any]:
-    """The index arrays of a learner's dynamics, and of its cell's sparse weights."""
+def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     dynamics = learner.dynamics
     arrays = [*dynamics.weight_index, dynamics.row, dynamics.own_index]
     kept = [array for array in arrays if array is not None]
-    return on_device(kept, dynamics), _places(learner)
+    host = learner.__dict__.get("host", learner)
+    digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
+    children = (learner.structure, on_device(kept, dynamics), _places(learner))
+    return children, Static(host, digest)
 
 
-def snap_view(host: SnAp, structure: Any, arrays: Any, places: Any) -> SnAp:
-    """A copy of a learner that reads another structure and the given `snap_arrays`."""
+def _unflatten_snap(static: Static, children: Any) -> SnAp:
+    host: SnAp = static.value
+    structure, arrays, places = children
     view: SnAp = _view(host)
     view.__dict__["structure"] = structure
     if isinstance(arrays, list):  # else a placeholder of a tree transformation
@@ -76,16 +79,6 @@ def snap_view(host: SnAp, structure: Any, arrays: Any, places: Any) -> SnAp:
         own = None if dynamics.own_index is None else next(rest)
         view.__dict__["dynamics"] = type(dynamics)(view.cell, weights, row, own)
     return view
-
-
-def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
-    host = learner.__dict__.get("host", learner)
-    digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
-    return (learner.structure, *snap_arrays(learner)), Static(host, digest)
-
-
-def _unflatten_snap(static: Static, children: Any) -> SnAp:
-    return snap_view(static.value, *children)
 
 
 def _flatten_bptt(learner: BPTT) -> tuple[Any, Static]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -15,13 +16,11 @@ from jax.sharding import PartitionSpec as P
 from tritonsnap.arrays import Library
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
-from tritonsnap.online.jax_sequence import snap_arrays, snap_view
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.snap import SnAp
 from tritonsnap.plan.alignment import align_factors, align_packings
-from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.jax_tree import TARGET, Static
-from tritonsnap.plan.packing import collect, rebuild
+from tritonsnap.plan.packing import collect
 from tritonsnap.plan.partition import Partition
 
 COLUMNS, DATA = "columns", "data"
@@ -79,13 +78,15 @@ class Sharded(Learner):
             )
         super().__init__(learner.cell)
         self.learner = learner
-        self.mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes lay arguments out by themselves
+        self.mesh = Mesh(
+            mesh.devices, mesh.axis_names
+        )  # whose axes lay arguments out by themselves
         packing = learner.plan.packing(TARGET)
         self.partition = Partition.build(packing, mesh.shape[COLUMNS], even=True)
 
     @cached_property
-    def _structures(self) -> tuple[FactorStructure, list[Any]]:
-        """The structure of the first device's columns, and the arrays of all, [devices, ...]."""
+    def _layouts(self) -> tuple[SnAp, list[Any]]:
+        """The learner of the first device's columns, and the index arrays of all, stacked."""
         plan, structure = self.learner.plan, self.learner.structure
         packings = align_packings(plan.packing(TARGET), self.partition)
         layouts = align_factors(structure, packings)
@@ -95,18 +96,23 @@ class Sharded(Learner):
         ]
         first = structure.with_layout(plan.with_packing(packings[0]), TARGET, layouts[0])
         object.__setattr__(first, "host", None)
-        return first, [np.stack(own) for own in zip(*arrays, strict=True)]
+        shard = copy.copy(self.learner)
+        shard.__dict__["structure"] = first
+        return shard, [np.stack(own) for own in zip(*arrays, strict=True)]
 
     @cached_property
-    def _arrays(self) -> list[Any]:
-        """The index arrays of every device, on it."""
-        sharding = NamedSharding(self.mesh, P(COLUMNS))
+    def _arrays(self) -> tuple[list[Any], list[Any]]:
+        """The index arrays of the columns, each device's on it; those that all devices share."""
+        shard, stacked = self._layouts
+        shared = jax.tree.leaves(shard)[len(stacked) :]
 
-        def spread(array: Any) -> Any:
-            return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+        def spread(array: Any, spec: P) -> Any:
+            host = np.asarray(array)
+            sharding = NamedSharding(self.mesh, spec)
+            return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
         with jax.ensure_compile_time_eval():
-            return [spread(array) for array in self._structures[1]]
+            return [spread(a, P(COLUMNS)) for a in stacked], [spread(a, P()) for a in shared]
 
     @property
     def _rows(self) -> str | None:
@@ -131,7 +137,8 @@ class Sharded(Learner):
 
     def prepare(self, params: Params) -> Any:
         """What the steps read of the parameters; compute it once per update."""
-        return self.learner.prepare(params)
+        self.cell.check_params(params)
+        return _prepare(self, params)
 
     def step(self, ready: Any, carry: Carry, x: Any, reset: Any = None) -> tuple[Carry, Any]:
         """Go one step forward; see `Learner.step`."""
@@ -185,7 +192,8 @@ class Sharded(Learner):
         """A carry of `learner` spread over the mesh: the inverse of `gather`."""
         self._check_batch(carry.state.shape[0])
         flat = self.learner.plan.packing(TARGET).unpack(carry.influence, like=carry.state)
-        return _scatter(self, Carry(carry.state, flat, carry.step))
+        everywhere = NamedSharding(self.mesh, P())
+        return _scatter(self, jax.device_put(carry._replace(influence=flat), everywhere))
 
     # ---- shards --------------------------------------------------------------------------------
 
@@ -196,31 +204,18 @@ class Sharded(Learner):
 
         Arguments and results that are a `Carry` have the form that `SnAp` gives them.
         """
-        first = self._structures[0]
-        dynamics, places = snap_arrays(self.learner)
+        tree = jax.tree.structure(self._layouts[0])
 
-        def run(arrays: list[Any], dynamics: Any, places: Any, *arguments: Any) -> Any:
-            rest = iter([array[0] for array in arrays])
-            own = [next(rest) for _ in first.plan.packing(TARGET).arrays()]
-            plan = first.plan.with_arrays(TARGET, own)
-            layout = tuple(rebuild(b, rest) for b in first.layout(first.plan.packing(TARGET)))
-            shard = snap_view(
-                self.learner, first.with_layout(plan, TARGET, layout), dynamics, places
-            )
-            local = [
-                one._replace(influence=tuple(block[0] for block in one.influence))
-                if isinstance(one, Carry) and isinstance(one.influence, tuple)
-                else one
-                for one in arguments
-            ]
-            results = function(shard, *local)
-            return jax.tree.map(_with_device_axis, results, is_leaf=_is_carry)
+        def run(arrays: list[Any], shared: list[Any], *arguments: Any) -> Any:
+            shard = jax.tree.unflatten(tree, [*(array[0] for array in arrays), *shared])
+            results = function(shard, *jax.tree.map(_own_part, arguments, is_leaf=_is_carry))
+            return jax.tree.map(_as_part, results, is_leaf=_is_carry)
 
-        specs = (P(COLUMNS), P(), P(), *in_specs)
+        specs = (P(COLUMNS), P(), *in_specs)
         sharded = jax.shard_map(
             run, mesh=self.mesh, in_specs=specs, out_specs=out_specs, check_vma=False
         )
-        return partial(sharded, self._arrays, dynamics, places)
+        return partial(sharded, *self._arrays)
 
     def _sum(self, tree: Any, *axes: str) -> Any:
         """The sum of arrays over the mesh's devices along the given axes."""
@@ -247,6 +242,11 @@ def _init(learner: Sharded, batch: int, dtype: str) -> Carry:
     )
     carry: Carry = init()
     return carry
+
+
+@jax.jit
+def _prepare(learner: Sharded, params: Params) -> Any:
+    return learner._on_shards(lambda shard, params: shard.prepare(params), (P(),), P())(params)
 
 
 @jax.jit
@@ -306,27 +306,30 @@ def _is_carry(value: Any) -> bool:
     return isinstance(value, Carry)
 
 
-def _with_device_axis(value: Any) -> Any:
-    if not isinstance(value, Carry):
-        return value
-    return value._replace(influence=tuple(block[None] for block in value.influence))
+def _own_part(value: Any) -> Any:
+    """A carry without the axis for devices that blocks of a sharded influence have."""
+    if isinstance(value, Carry) and isinstance(value.influence, tuple):
+        return value._replace(influence=tuple(block[0] for block in value.influence))
+    return value
+
+
+def _as_part(value: Any) -> Any:
+    """The inverse of `_own_part`."""
+    if isinstance(value, Carry):
+        return value._replace(influence=tuple(block[None] for block in value.influence))
+    return value
 
 
 def _flatten(learner: Sharded) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    digest = f"{host.learner.structure.digest} {host.cell.digest} {hash(host.mesh)}"
-    return (learner._arrays, *snap_arrays(learner.learner)), Static(host, f"Sharded {digest}")
+    digest = f"{type(host.learner).__name__} {host.learner.structure.digest} {host.cell.digest}"
+    return learner._arrays, Static(host, f"Sharded {digest} {hash(host.mesh)}")
 
 
 def _unflatten(static: Static, children: Any) -> Sharded:
     host: Sharded = static.value
-    arrays, dynamics, places = children
     view = object.__new__(Sharded)
-    view.__dict__.update(host.__dict__, host=host)
-    if isinstance(arrays, list):  # else a placeholder of a tree transformation
-        view.__dict__["_arrays"] = arrays
-        view.learner = snap_view(host.learner, host.learner.structure, dynamics, places)
-        view.cell = view.learner.cell
+    view.__dict__.update(host.__dict__, host=host, _arrays=tuple(children))
     return view
 
 

@@ -114,7 +114,7 @@ class Sharded(SnAp):
         return carry._replace(influence=self.learner.plan.pack(self._sum(whole, COLUMNS)))
 
     def scatter(self, carry: Carry) -> Carry:
-        """This process's columns of a carry of `learner`: the inverse of `gather`."""
+        """Keep this process's columns of a carry of `learner`: the inverse of `gather`."""
         flat = self.learner.plan.unpack(carry.influence)
         return carry._replace(influence=self.plan.pack(flat[..., self._values(flat)]))
 

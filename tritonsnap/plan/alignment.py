@@ -129,9 +129,7 @@ def _align_dense(
     ]
 
 
-def _align_walks(
-    blocks: list[WalkBlock], columns: list[BlockColumns], nnz: int
-) -> list[WalkBlock]:
+def _align_walks(blocks: list[WalkBlock], columns: list[BlockColumns], nnz: int) -> list[WalkBlock]:
     """Padding rows belong to one more group, without columns."""
     num_rows = max(len(block.mask_row) for block in blocks)
     num_x_rows = max(block.num_x_rows for block in blocks)

@@ -80,9 +80,7 @@ class Partition:
                 f"`num_devices` must lie in [1, {max(num_columns, 1)}], the number of columns of "
                 f"the influence that can be told apart, got {num_devices}"
             )
-        found = [
-            _Spread(packing, num_devices, even, fineness).partition for fineness in _FINENESS
-        ]
+        found = [_Spread(packing, num_devices, even, fineness).partition for fineness in _FINENESS]
         return min(found, key=lambda partition: partition.seconds.max(initial=0))
 
     @property

@@ -22,9 +22,9 @@ def assert_equal_trees(one, other) -> None:
 
 
 def check_sequence(learner, mesh, steps: int = STEPS):
-    """The same loss, gradients and carry as on one device, with the influence spread."""
+    """The same loss, gradients and carry as of one learner in NumPy, with the influence spread."""
+    loss, gradients, carry = problem(learner.cell, "numpy", steps, batch=BATCH).run(learner)
     given = problem(learner.cell, "jax", steps, batch=BATCH)
-    loss, gradients, carry = given.run(learner)
     sharded = tsj.Sharded(learner, mesh)
     found_loss, found, spread = given.run(sharded)
     assert found_loss == pytest.approx(loss, rel=1e-13)
@@ -32,27 +32,29 @@ def check_sequence(learner, mesh, steps: int = STEPS):
     for block in spread.influence:
         assert len(block.sharding.device_set) == mesh.size
         assert all(s.data.nbytes * mesh.size == block.nbytes for s in block.addressable_shards)
-    gathered = sharded.gather(spread)
-    for a, b in zip(jax.tree.leaves(gathered), jax.tree.leaves(carry), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=1e-12)
-    return sharded, given, spread, gathered
+    check_gathered(sharded.gather(spread), carry, learner)
+    return sharded, given, spread
+
+
+def check_gathered(gathered, carry, learner) -> None:
+    """What a sharded learner holds is what one in NumPy holds."""
+    np.testing.assert_allclose(gathered.state, carry.state, rtol=0, atol=1e-12)
+    found = learner.plan.packing("xla").unpack(gathered.influence)
+    np.testing.assert_allclose(found, learner.plan.unpack(carry.influence), rtol=0, atol=1e-12)
+    assert int(gathered.step) == carry.step
 
 
 def check_steps(sharded, given) -> None:
-    """Steps talk to nobody, gradients are one sum; both equal those of one device."""
-    learner, carries = sharded.learner, []
-    for one in (learner, sharded):
-        carry = one.init(BATCH, like="jax", dtype="float64")
+    """Steps talk to nobody, gradients are one sum; both equal those of one learner."""
+    results = []
+    source = problem(sharded.cell, "numpy", STEPS, batch=BATCH)
+    for one, has, like in ((sharded.learner, source, "numpy"), (sharded, given, "jax")):
+        carry = one.init(BATCH, like=like, dtype="float64")
+        ready = one.prepare(has.params)
         for t in range(2):
-            ready = one.prepare(given.params) if t else given.params
-            carry, state = jax.jit(type(one).step)(
-                one, ready, carry, given.xs[t], given.resets[t]
-            )
-        carries.append((one.gradient(carry, state + 1), state))
-    for a, b in zip(*map(jax.tree.leaves, carries), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=1e-12)
-    carry = sharded.init(BATCH, dtype="float64")
-    ready = sharded.prepare(given.params)
+            carry, state = one.step(ready, carry, has.xs[t], has.resets[t])
+        results.append({**one.gradient(carry, state + 1), "state": state})
+    assert largest_difference(results[1], results[0]) < 1e-12
     step = jax.jit(tsj.Sharded.step).lower(sharded, ready, carry, given.xs[0], given.resets[0])
     gradient = jax.jit(tsj.Sharded.gradient).lower(sharded, carry, carry.state)
     assert not talks(step.compile().as_text())
@@ -64,29 +66,17 @@ def talks(program: str) -> set[str]:
     return {kind for kind in kinds if f" {kind}(" in program or f" {kind}-start(" in program}
 
 
-def check_saving(sharded, given, end, folder: Path) -> None:
-    """A run that is interrupted and resumed, on these devices or fewer, equals one that is not."""
-    half = STEPS // 2
-
-    def run(one, carry, begin: int, stop: int):
-        parts = (array[begin:stop] for array in (given.xs, given.ys))
-        rest = (array[begin:stop] for array in (given.mask, given.resets))
-        return one.sequence(given.params, carry, *parts, given.loss, *rest, readout=given.readout)
-
-    middle = run(sharded, sharded.init(BATCH, dtype="float64"), 0, half)[2]
-    whole = run(sharded, middle, half, STEPS)
+def check_saving(sharded, given, middle, folder: Path) -> None:
+    """A run that is interrupted and resumed equals one that is not, bit for bit."""
+    whole = given.run(sharded, middle)
     save_checkpoint(folder / "spread.npz", {}, middle)
     save_checkpoint(folder / "gathered.npz", {}, sharded.gather(middle))
     fresh = sharded.init(BATCH, dtype="float64")
     resumed = load_checkpoint(folder / "spread.npz", fresh)
-    assert_equal_trees(run(sharded, resumed, half, STEPS), whole)
-    assert_equal_trees(whole[2], end)
-    learner = sharded.learner
-    alone = load_checkpoint(folder / "gathered.npz", learner.init(BATCH, "jax", "float64"))
+    assert_equal_trees(given.run(sharded, resumed), whole)
+    alone = sharded.learner.init(BATCH, "jax", "float64")
+    alone = load_checkpoint(folder / "gathered.npz", alone)
     assert_equal_trees(sharded.scatter(alone), middle)
-    found = run(learner, alone, half, STEPS)
-    for a, b in zip(jax.tree.leaves(found[:2]), jax.tree.leaves(whole[:2]), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-12, atol=1e-12)
 
 
 def check_errors(mesh) -> None:
@@ -112,7 +102,7 @@ def check_errors(mesh) -> None:
 def on_four_devices(folder: Path) -> None:
     mesh = jax.make_mesh((2, 2), ("data", "columns"))
     learner = SnAp(GRU(30, 12, density=0.2, input_density=0.3, seed=1), 2)
-    sharded, given, spread, _ = check_sequence(learner, mesh)
+    sharded, given, spread = check_sequence(learner, mesh)
     check_steps(sharded, given)
     check_saving(sharded, given, spread, folder)
     columns = jax.make_mesh((4,), ("columns",))
@@ -125,17 +115,16 @@ def on_four_devices(folder: Path) -> None:
 def on_one_of_two_processes(folder: Path, process: int, address: str) -> None:
     jax.distributed.initialize(address, num_processes=2, process_id=process)
     assert (len(jax.devices()), len(jax.local_devices())) == (4, 2)
-    learner = SnAp(GRU(30, 12, density=0.2, input_density=0.3, seed=1), 2)
+    learner = RTRL(RNN(4, 16))
+    loss, gradients, carry = problem(learner.cell, "numpy", STEPS, batch=BATCH).run(learner)
     given = problem(learner.cell, "jax", STEPS, batch=BATCH)
-    loss, gradients, carry = given.run(learner)
     sharded = tsj.Sharded(learner, jax.make_mesh((2, 2), ("columns", "data")))
     found_loss, found, spread = given.run(sharded)  # the influence spans both processes
     assert found_loss == pytest.approx(loss, rel=1e-13)
     assert largest_difference(found, gradients) < 1e-12
     assert not spread.influence[0].is_fully_addressable
     gathered = sharded.gather(spread)
-    for a, b in zip(jax.tree.leaves(gathered), jax.tree.leaves(carry), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=1e-12)
+    check_gathered(gathered, carry, learner)
     path = folder / f"{process}.npz"
     save_checkpoint(path, {}, gathered)
     again = sharded.scatter(load_checkpoint(path, gathered))

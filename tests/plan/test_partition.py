@@ -142,6 +142,7 @@ def test_balance_of_many_devices() -> None:
     """Longest first is within 4/3 of the best (Graham, 1969)."""
     packing = SnAp(RNN(32, 256, density=0.05, seed=1), 2).plan.packing("triton")
     assert Partition.build(packing, 1).efficiency == pytest.approx(1.0)
+    packing_flops = Partition.build(packing, 1).flops[0]
     longest = np.inf
     for devices in (2, 16, 128, 512):
         partition = Partition.build(packing, devices)
@@ -149,4 +150,5 @@ def test_balance_of_many_devices() -> None:
             assert partition.efficiency > 3 / 4
             assert partition.values.max() < 4 / 3 * packing.groups.mask.nnz / devices
         assert partition.seconds.max() < longest
+        assert partition.flops.sum() == packing_flops
         longest = partition.seconds.max()

@@ -36,6 +36,8 @@ class Partition:
         The device that holds each.
     seconds : float64 [devices]
         What one product of each device's columns is predicted to take, batch 1, float32.
+    flops : int64 [devices]
+        Floating-point operations of the same product.
     alone : float
         What one device is predicted to take for all of them.
 
@@ -53,6 +55,7 @@ class Partition:
     block: NDArray[np.int64]
     device: NDArray[np.int64]
     seconds: NDArray[np.float64]
+    flops: NDArray[np.int64]
     alone: float
 
     @classmethod
@@ -155,9 +158,17 @@ class _Spread:
         self.block, self.regime = block[owner], regime_of[owner]
         self.cost = np.zeros(len(owner))
         prices = price_groups(self.groups, packing.costs.nonzeros[owner], packing.target)
+        self.flops = np.zeros(len(owner), np.int64)
+        columns = self.groups.num_columns
+        operations = {
+            Regime.ELEMENTWISE: columns,
+            Regime.WALK: 2 * packing.costs.nonzeros[owner] * columns,
+            Regime.DENSE: 2 * self.groups.mask_sizes * self.groups.x_sizes * columns,
+        }
         for regime in Regime:
             chosen = self.regime == regime
             self.cost[chosen] = prices[regime][chosen]
+            self.flops[chosen] = operations[regime][chosen]
 
     @property
     def partition(self) -> Partition:
@@ -170,7 +181,9 @@ class _Spread:
                 cost = np.full(len(members), cost.max())
             device[members], loads = _longest_first(cost, self.num_devices)
             nanoseconds += loads.max() if self.even else loads
-        return Partition(self.groups, self.block, device, nanoseconds * 1e-9, self.alone)
+        flops = np.zeros(self.num_devices, np.int64)
+        np.add.at(flops, device, self.flops)
+        return Partition(self.groups, self.block, device, nanoseconds * 1e-9, flops, self.alone)
 
     def _dealt_together(self) -> list[NDArray[np.int64]]:
         """The groups of each block where blocks are even, else all groups."""

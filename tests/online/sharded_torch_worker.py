@@ -1,4 +1,4 @@
-"""One of two processes that hold a sharded learner: ``rank``, a file to meet at, a folder."""
+"""One of two processes that hold a sharded learner."""
 
 import sys
 from pathlib import Path
@@ -51,7 +51,9 @@ def check_sequence(learner, mesh) -> None:
     ready = sharded.prepare(given.params)
     carry, state = sharded.step(ready, own, given.xs[0])
     gradient = sharded.gradient(carry, state)
-    assert {n: g.shape for n, g in gradient.items()} == {n: g.shape for n, g in given.params.items()}
+    assert {n: g.shape for n, g in gradient.items()} == {
+        n: g.shape for n, g in given.params.items()
+    }
 
 
 def rows(mesh) -> slice:
@@ -72,7 +74,7 @@ def check_saving(mesh, folder: Path) -> None:
         params, moments, carry = state
         for t in range(begin, stop):
             pieces = (array[t : t + 1] for array in (given.xs, given.ys))
-            loss, (own, _), carry = learner.sequence(
+            _, (own, _), carry = learner.sequence(
                 params, carry, *pieces, given.loss, readout=given.readout
             )
             params, moments = optimizer.update(own, moments, params)
@@ -106,13 +108,12 @@ def check_errors(mesh) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    rank, meeting, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    dist.init_process_group("gloo")
     columns = init_device_mesh("cpu", (2,), mesh_dim_names=("columns",))
     for learner in LEARNERS:
         check_sequence(learner, columns)
     data = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "columns"))
     check_sequence(LEARNERS[1], data)
-    check_saving(columns, folder)
+    check_saving(columns, Path(sys.argv[1]))
     check_errors(columns)
     dist.destroy_process_group()

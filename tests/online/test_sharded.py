@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "many-devices.md"
 needs = {
     name: pytest.mark.skipif(
         importlib.util.find_spec(name) is None, reason=f"{name} is not installed"
@@ -18,23 +20,25 @@ needs = {
 }
 
 
-def run(worker: str, *processes: list[str], devices: int = 1) -> None:
-    """Run a worker with each list of arguments at once; fail with the output of those that fail."""
+def run(*commands: list[str], devices: int = 1, **variables: str) -> None:
+    """Run Python with each list of arguments at once; fail with the output of those that fail."""
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path])),
+        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)]),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "JAX_PLATFORMS": "cpu",
         "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(len(commands)),
+        **variables,
     }
     running = [
         subprocess.Popen(
-            [sys.executable, str(HERE / worker), *arguments],
-            env=environment,
+            [sys.executable, *arguments],
+            env=environment | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for arguments in processes
+        for rank, arguments in enumerate(commands)
     ]
     try:
         outputs = [process.communicate(timeout=280)[0] for process in running]
@@ -46,22 +50,37 @@ def run(worker: str, *processes: list[str], devices: int = 1) -> None:
         pytest.fail("\n".join(failed), pytrace=False)
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
 @needs["jax"]
 def test_four_jax_devices(tmp_path: Path) -> None:
-    run("sharded_jax_worker.py", [str(tmp_path)], devices=4)
+    run([str(HERE / "sharded_jax_worker.py"), str(tmp_path)], devices=4)
 
 
 @needs["jax"]
 def test_two_jax_processes(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    parts = [[str(tmp_path), str(number), address] for number in range(2)]
-    run("sharded_jax_worker.py", *parts, devices=2)
+    command = [str(HERE / "sharded_jax_worker.py"), str(tmp_path)]
+    address = f"localhost:{free_port()}"
+    run(*([*command, rank, address] for rank in "01"), devices=2)
 
 
 @needs["torch"]
 def test_two_torch_processes(tmp_path: Path) -> None:
-    meeting = str(tmp_path / "meeting")
-    parts = [[str(number), meeting, str(tmp_path)] for number in range(2)]
-    run("sharded_torch_worker.py", *parts)
+    command = [str(HERE / "sharded_torch_worker.py"), str(tmp_path)]
+    run(command, command, MASTER_ADDR="localhost", MASTER_PORT=str(free_port()))
+
+
+@pytest.mark.parametrize(
+    ("library", "processes"),
+    [pytest.param("jax", 1, marks=needs["jax"]), pytest.param("torch", 2, marks=needs["torch"])],
+)
+def test_the_examples_of_the_page_run(library: str, processes: int) -> None:
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = (text for text in examples if f"import {library}\n" in text)
+    command = ["-c", example]
+    run(*[command] * processes, MASTER_ADDR="localhost", MASTER_PORT=str(free_port()))

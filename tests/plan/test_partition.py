@@ -37,9 +37,7 @@ def test_split_groups_have_the_columns_of_the_whole(arrays, pieces) -> None:
     owner = np.repeat(np.arange(len(groups)), sizes)
     for group in range(len(groups)):
         parts = np.flatnonzero(owner == group)
-        np.testing.assert_array_equal(
-            split.columns_of(parts), groups.columns_of(np.array([group]))
-        )
+        np.testing.assert_array_equal(split.columns_of(parts), groups.columns_of(np.array([group])))
         counts = split.num_columns[parts]
         assert counts.max() - counts.min() <= 1
         assert (split.mask_kind[parts] == groups.mask_kind[group]).all()

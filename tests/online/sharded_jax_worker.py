@@ -107,7 +107,6 @@ def on_four_devices(folder: Path) -> None:
     check_saving(sharded, given, spread, folder)
     columns = jax.make_mesh((4,), ("columns",))
     check_sequence(SnAp(RNN(5, 64, density=0.05, seed=1), 3), columns, steps=4)
-    check_sequence(RTRL(RNN(4, 16)), columns, steps=4)
     check_sequence(SnAp(RNN(3, 20)), columns, steps=4)
     check_errors(mesh)
 

@@ -150,26 +150,29 @@ def all_reduce(num_bytes: int, columns: int, data: int) -> tuple[float, float]:
 def rows_of(name: str, network: Network, devices: Sequence[int]) -> Iterator[Row]:
     """The account of a network as rows of a report."""
     alone = network.account(1)
+
+    def faster(account: Account, steps: int) -> float:
+        return alone.seconds(steps) / account.seconds(steps)
+
     for number in devices:
-        for variant, account in (
-            ("columns only", network.account(number)),
-            ("best mesh", network.best(number)),
+        account, best = network.account(number), network.best(number)
+        for variant, what, unit, value in (
+            ("columns only", "influence", "s", account.influence),
+            ("columns only", "replicated", "s", account.replicated),
+            ("columns only", "communication", "s", account.communication),
+            ("columns only", "influence per device", "B", account.memory),
+            ("columns only", "operations per device", "FLOP", account.operations),
+            ("columns only", "sent per gradient and device", "B", account.traffic),
+            ("columns only", "balance", "1", account.partition.balance),
+            *(
+                ("columns only", f"speed-up, a gradient every {k} steps", "1", faster(account, k))
+                for k in (1, STEPS)
+            ),
+            ("best mesh", f"speed-up, a gradient every {STEPS} steps", "1", faster(best, STEPS)),
         ):
-            parameters = {"devices": number, "columns": account.partition.num_devices}
-            for what, unit, value in (
-                ("influence", "s", account.influence),
-                ("replicated", "s", account.replicated),
-                ("communication", "s", account.communication),
-                ("influence per device", "B", account.memory),
-                ("operations per device", "FLOP", account.operations),
-                ("sent per gradient and device", "B", account.traffic),
-                ("balance", "1", account.partition.balance),
-                *(
-                    (f"speed-up, a gradient every {k} steps", "1", alone.seconds(k) / seconds)
-                    for k, seconds in ((k, account.seconds(k)) for k in (1, STEPS))
-                ),
-            ):
-                yield Row(f"{name}: {what}", variant, unit, parameters, value=value)
+            columns = (best if variant == "best mesh" else account).partition.num_devices
+            parameters = {"devices": number, "columns": columns}
+            yield Row(f"{name}: {what}", variant, unit, parameters, value=value)
 
 
 def table_of(network: Network, devices: Sequence[int]) -> str:

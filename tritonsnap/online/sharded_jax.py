@@ -17,7 +17,7 @@ from tritonsnap.arrays import Library
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
 from tritonsnap.online.learner import Learner, LossFunction
-from tritonsnap.online.snap import SnAp
+from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.plan.alignment import align_factors, align_packings
 from tritonsnap.plan.jax_tree import TARGET, Static
 from tritonsnap.plan.packing import collect
@@ -53,7 +53,7 @@ class Sharded(Learner):
     Raises
     ------
     TypeError
-        If `learner` is no SnAp or `mesh` no Mesh.
+        If `learner` is no SnAp or RTRL, or `mesh` no Mesh.
     ValueError
         If the mesh has other axes, or more devices along ``columns`` than there are columns.
 
@@ -67,7 +67,7 @@ class Sharded(Learner):
     """
 
     def __init__(self, learner: SnAp, mesh: Mesh) -> None:
-        if not isinstance(learner, SnAp):
+        if type(learner) not in (SnAp, RTRL):  # what others override would be lost
             raise TypeError(f"`learner` must be a SnAp or RTRL, got {type(learner).__name__}")
         if not isinstance(mesh, Mesh):
             raise TypeError(f"`mesh` must be a jax.sharding.Mesh, got {type(mesh).__name__}")

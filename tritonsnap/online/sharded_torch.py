@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tritonsnap.arrays import Library
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
-from tritonsnap.online.snap import SnAp
+from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.trees import map_tree
 from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.partition import Partition
@@ -49,14 +49,14 @@ class Sharded(SnAp):
     Raises
     ------
     TypeError
-        If `learner` is no SnAp or `mesh` no DeviceMesh.
+        If `learner` is no SnAp or RTRL, or `mesh` no DeviceMesh.
     ValueError
         If the mesh has other axes or more processes along ``columns`` than there are columns, or
         the processes were given different learners.
     """
 
     def __init__(self, learner: SnAp, mesh: DeviceMesh) -> None:
-        if not isinstance(learner, SnAp):
+        if type(learner) not in (SnAp, RTRL):  # what others override would be lost
             raise TypeError(f"`learner` must be a SnAp or RTRL, got {type(learner).__name__}")
         if not isinstance(mesh, DeviceMesh):
             raise TypeError(f"`mesh` must be a DeviceMesh, got {type(mesh).__name__}")
@@ -65,8 +65,8 @@ class Sharded(SnAp):
             raise ValueError(
                 f"`mesh` must have the axes ('columns',) or ('data', 'columns'), got {axes}"
             )
-        own = {name: value for name, value in vars(learner).items() if name not in _DERIVED}
-        vars(self).update(own)
+        derived = [n for n, v in vars(SnAp).items() if isinstance(v, cached_property)]
+        vars(self).update({n: v for n, v in vars(learner).items() if n not in derived})
         self.learner = learner
         self.mesh = mesh
         packing = learner.plan.packing(None if mesh.device_type == "cpu" else "triton")
@@ -97,14 +97,13 @@ class Sharded(SnAp):
             raise ValueError(f"`like` must be 'torch', got {like!r}")
         return super().init(batch, like, dtype)
 
-    def run_sequence(self, *arguments: Any) -> tuple[Any, Any, Carry]:
-        """`sequence` on checked arguments; see `Learner.run_sequence`."""
-        loss, gradients, carry = super().run_sequence(*arguments)
-        loss = self._sum(loss, DATA)
+    def sequence(self, *arguments: Any, **options: Any) -> tuple[Any, Any, Carry]:
+        """Go through a sequence and add up its gradient; see `Learner.sequence`."""
+        loss, gradients, carry = super().sequence(*arguments, **options)
         if isinstance(gradients, tuple):
             own, readout = gradients
-            return loss, (own, map_tree(lambda one: self._sum(one, DATA), readout)), carry
-        return loss, gradients, carry
+            gradients = own, map_tree(lambda one: self._sum(one, DATA), readout)
+        return self._sum(loss, DATA), gradients, carry
 
     def gather(self, carry: Carry) -> Carry:
         """The carry of `learner` for this process's rows: to save, or to go on elsewhere."""
@@ -138,7 +137,3 @@ class Sharded(SnAp):
 
     def __repr__(self) -> str:
         return f"Sharded({self.learner!r}, {self.mesh!r})"
-
-
-_DERIVED = ("structure", "dynamics")
-"""What a learner computes of its plan, and a part of it for itself."""

@@ -14,6 +14,7 @@ from tritonsnap.jacobian.jax import (
     verify_projection,
 )
 from tritonsnap.jacobian.projection import JacobianProjection
+from tritonsnap.online.sharded_jax import Sharded
 from tritonsnap.ops.coo_to_csr.jax import coo_to_csr
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
 from tritonsnap.ops.influence_gradient.jax import influence_gradient
@@ -24,6 +25,7 @@ from tritonsnap.ops.mix.jax import mix
 
 __all__ = [
     "JacobianProjection",
+    "Sharded",
     "coo_to_csr",
     "detect_pattern",
     "from_bcoo",

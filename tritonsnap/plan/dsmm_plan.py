@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tritonsnap.arrays import library_of
 from tritonsnap.checks import check_choice, check_instance, check_integer
@@ -110,6 +111,26 @@ class DsmmPlan:
         self.host = self
         if "jax" in sys.modules:
             importlib.import_module("tritonsnap.plan.jax_tree")
+
+    def take_columns(self, columns: ArrayLike) -> DsmmPlan:
+        """The plan of some columns of X and M, in ascending order.
+
+        Columns do not depend on each other, so every column of its products is the same as in
+        this plan's. It needs fewer entries of D.
+
+        Raises
+        ------
+        ValueError
+            If the columns are out of range or do not ascend.
+        """
+        x, mask = self.x.take_columns(columns), self.mask.take_columns(columns)
+        chosen = np.asarray(columns)
+        if np.any(np.diff(chosen) <= 0):
+            raise ValueError("`columns` must ascend")
+        segments = np.unique(np.searchsorted(chosen, self.segments))
+        plan = DsmmPlan(x, mask, self.dynamics, segments=segments.tolist())
+        plan.restricted = self.restricted
+        return plan
 
     # ---- packings ------------------------------------------------------------------------------
 

@@ -168,6 +168,8 @@ class Packing:
         patterns = (self.groups.x.digest, self.groups.mask.digest, self.dynamics.digest)
         content = repr((self.target.name, *patterns, self.restricted))
         hasher = hashlib.blake2b(content.encode(), digest_size=16)
+        for runs in (self.groups.run_indptr, self.groups.run_start, self.groups.run_length):
+            hasher.update(np.ascontiguousarray(runs, np.int64).data)
         for block in self.blocks:
             for regime, groups in parts_of(block):
                 hasher.update(regime.encode())

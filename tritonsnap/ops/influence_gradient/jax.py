@@ -102,7 +102,9 @@ def _sum_groups(block: WalkBlock, delta: Array, j: Array) -> Array:
     last = block.mask_row.shape[0] - 1
     weights = take(delta, block.mask_row)
     lead = jnp.broadcast_shapes(delta.shape[:-1], j.shape[:-2])
-    total = jnp.zeros((*lead, len(block.groups), block.columns.width), jnp.result_type(delta, j))
+    total = jnp.zeros(
+        (*lead, block.columns.num_groups, block.columns.width), jnp.result_type(delta, j)
+    )
 
     def add(k: int | Array, total: Array) -> Array:
         row = begin[:-1] + k

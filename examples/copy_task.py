@@ -64,17 +64,15 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=6_000, help="time steps of each method")
     parser.add_argument("--every", type=int, default=1, help="time steps between updates")
+    parser.add_argument("--orders", type=int, nargs="+", default=[1, 2], help="n of SnAp-n")
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--density", type=float, default=0.25, help="of the recurrent weights")
     parser.add_argument("--out", default="copy_task.png")
     options = parser.parse_args(arguments)
 
     cell = ts.GRU(inputs=CopyTask.inputs, hidden=options.hidden, density=options.density)
-    methods = {
-        f"BPTT through {options.every}": ts.BPTT(cell),
-        "SnAp-1": ts.SnAp(cell, order=1),
-        "SnAp-2": ts.SnAp(cell, order=2),
-    }
+    methods = {f"BPTT through {options.every}": ts.BPTT(cell)}
+    methods |= {f"SnAp-{order}": ts.SnAp(cell, order=order) for order in options.orders}
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, learner in methods.items():

@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = {
     "sparse_jacobian": "--sides 5 10 --dense-limit 5",
-    "copy_task": "--steps 60 --hidden 8",
+    "copy_task": "--steps 60 --hidden 8 --orders 1",
     "online_text": "--seconds 0 --hidden 8 --batch 4",
     "concurrent_kan": "--records 2000 --epochs 1",
 }

@@ -22,6 +22,7 @@ from tritonsnap.plan.blocks import (
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.cost import GroupCosts, Target, group_costs
+from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.plan.flat_values import (
     FlatPlaces,
     Side,
@@ -151,6 +152,11 @@ class Packing:
             assignment,
             self.restricted,
         )
+
+    @cached_property
+    def pairs(self) -> OuterPairs:
+        """What `masked_outer` sums for each entry of D, of a packing for Triton."""
+        return OuterPairs.build(self.groups, self.dynamics)
 
     # ---- what it is ----------------------------------------------------------------------------
 

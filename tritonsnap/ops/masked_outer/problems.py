@@ -30,7 +30,7 @@ def outer_problem(entries: int, batch: int) -> Problem:
     block = packing.blocks[0]
     arguments = outer_arguments(
         block,
-        OuterPairs.build(packing),
+        packing.pairs,
         random.standard_normal((batch, block.mask_values)),
         random.standard_normal((batch, block.x_values)),
         plan.dynamics.nnz,

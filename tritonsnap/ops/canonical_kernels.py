@@ -160,5 +160,5 @@ def _dense_values(packing: Packing) -> Array:
     """bool [padded nnz]: which values dense products write; those behind the last none does."""
     block = block_of(packing)
     value = jnp.arange(block.mask_values)
-    group = block.run_group[run_of(block, block.mask_values)]
+    group = jnp.asarray(block.run_group)[run_of(block, block.mask_values)].astype(int)
     return (jnp.asarray(block.is_dense)[group] != 0) & (value < packing.groups.mask.nnz)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from tritonsnap.ops.kernel import DTYPES, OPTIONS, Arguments, Kernel
+from tritonsnap.plan.jax_target import device_to_lower_for
 from tritonsnap.tuning import Device, Sizes
 
 Array = jax.Array
@@ -103,10 +104,11 @@ def kernel_call(
     )
 
 
-def launch_on(device: Device) -> Launch:
-    """A `Launch` for programs that run on `device`."""
+def launch_for(platform: str) -> Launch:
+    """A `Launch` for programs that are lowered for "cuda" or "rocm"."""
 
     def launch(kernel: Kernel, *arguments: Any, **more: Any) -> tuple[Array, ...]:
+        device = device_to_lower_for(platform)
         call = kernel_call(device, kernel, *arguments, **more)
         if 0 in call.grid:
             return tuple(jnp.zeros(one.shape, one.dtype) for one in call.outputs)

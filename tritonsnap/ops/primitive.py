@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from tritonsnap.ops.jax_launch import launch_on
-from tritonsnap.plan.jax_target import device_to_lower_for
+from tritonsnap.ops.jax_launch import launch_for
 
 Implementation = Callable[..., tuple[Any, ...]]
 
@@ -95,11 +94,11 @@ class PlanPrimitive:
 
     def _lowering(self, platform: str) -> Callable[..., Any]:
         """The lowering that calls the kernels on a GPU."""
+        launch = launch_for(platform)
 
         def run(*args: Any, tree: Any, axes: tuple[int, ...], params: Any) -> tuple[Any, ...]:
             assert self.kernels is not None
             structure = jax.tree_util.tree_unflatten(tree, args[len(axes) :])
-            launch = launch_on(device_to_lower_for(platform))
             found = self.kernels(launch, structure, *args[: len(axes)], **dict(params))
             return self._run(*args, tree=tree, axes=axes, params=params) if found is None else found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from tritonsnap.checks import check_choice, check_instance
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.flat_values import Side
 from tritonsnap.plan.packing import Packing
@@ -120,6 +121,15 @@ def check_rows(name: str, array: Any, rows: int, batch: tuple[int, ...]) -> None
         )
 
 
+def check_batch(name: str, given: Influence, batch: tuple[int, ...]) -> None:
+    """Raise unless the batch axes of an operand broadcast with `batch`."""
+    if not _compatible(given.batch, batch):
+        raise ValueError(
+            f"`{name}` must have batch axes that broadcast with {list(batch)}, "
+            f"got {list(given.batch)}"
+        )
+
+
 def check_float(name: str, array: Any) -> None:
     """Raise a `TypeError` that names `name` unless `array` holds floating-point numbers."""
     dtype = str(array.dtype).removeprefix("torch.")
@@ -129,20 +139,17 @@ def check_float(name: str, array: Any) -> None:
 
 def check_plan(plan: Any) -> None:
     """Raise unless `plan` is a `DsmmPlan`."""
-    if not isinstance(plan, DsmmPlan):
-        raise TypeError(f"`plan` must be a DsmmPlan, got {type(plan).__name__}")
+    check_instance("plan", plan, DsmmPlan)
 
 
 def check_form(form: str) -> None:
     """Raise unless `form` is "values" or "dense"."""
-    if form not in ("values", "dense"):
-        raise ValueError(f'`form` must be "values" or "dense", got {form!r}')
+    check_choice("form", form, ("values", "dense"))
 
 
 def check_precision(precision: str) -> None:
     """Raise unless `precision` is one of `PRECISIONS`."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"`precision` must be one of {PRECISIONS}, got {precision!r}")
+    check_choice("precision", precision, PRECISIONS)
 
 
 def _compatible(lead: tuple[int, ...], batch: tuple[int, ...]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_instance
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.orders import (
     Bipartite,
@@ -255,7 +256,8 @@ def is_valid(coloring: Coloring, pattern: SparsityPattern, axis: int) -> bool:
 def _color(
     pattern: SparsityPattern, order: str, graph_of: Callable[[SparsityPattern], Bipartite]
 ) -> Coloring:
-    if order not in ORDERS and not order.startswith(NETWORKX):
+    check_instance("pattern", pattern, SparsityPattern)
+    if not isinstance(order, str) or (order not in ORDERS and not order.startswith(NETWORKX)):
         raise ValueError(
             f"`order` must be one of {sorted(ORDERS)} or '{NETWORKX}<strategy>', got {order!r}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
+from tritonsnap.arrays import library_of_arguments
 
 
 def coo_to_csr(rows: Any, num_rows: int, *, indices_are_sorted: bool = False) -> Any:
@@ -42,7 +42,7 @@ def coo_to_csr(rows: Any, num_rows: int, *, indices_are_sorted: bool = False) ->
         than nnz.
     """
     face: Any
-    library = library_of(rows)
+    library = library_of_arguments({"rows": rows})
     if library == "torch":  # import statements, because torch.compile follows no other import
         from tritonsnap.ops.coo_to_csr import torch as face
     elif library == "jax":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -21,7 +23,7 @@ def gather_compressed(compressed: Array, projection: Projection) -> Array:
     check_arguments(compressed, projection)
     compression = projection.compression
     if compression.is_flat:
-        return compressed.reshape(*compressed.shape[:-2], -1)
+        return _flat(compressed)
     runs = projection.runs if default_target() == "triton" else None
     structure = (
         jnp.asarray(projection.index),
@@ -31,12 +33,16 @@ def gather_compressed(compressed: Array, projection: Projection) -> Array:
 
 
 def _implementation(structure: Structure, compressed: Array, has_gaps: bool) -> tuple[Array, ...]:
-    flat = compressed.reshape(*compressed.shape[:-2], -1)
+    flat = _flat(compressed)
     index, _ = structure
     if has_gaps:  # -1 means zero: put one in front
         flat = jnp.concatenate([jnp.zeros_like(flat, shape=(*flat.shape[:-1], 1)), flat], axis=-1)
         return (flat.at[..., index + 1].get(mode="promise_in_bounds"),)
     return (flat.at[..., index].get(mode="promise_in_bounds", unique_indices=True),)
+
+
+def _flat(compressed: Array) -> Array:
+    return compressed.reshape(*compressed.shape[:-2], math.prod(compressed.shape[-2:]))
 
 
 def _kernels(
@@ -49,7 +55,7 @@ def _kernels(
     index, runs = structure
     *batch, colors, columns = compressed.shape
     length = colors * columns
-    flat = full_batch(compressed.reshape(*batch, length), tuple(batch))
+    flat = full_batch(_flat(compressed), tuple(batch))
     outputs = {"values": (len(flat), len(index))}
     sizes = {"nnz": len(index), "length": length}
     if runs is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
+from tritonsnap.arrays import library_of_arguments
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 
 
@@ -41,8 +41,7 @@ def influence_gradient(
     Menick et al., ICLR 2021, equation 2.
     """
     face: Any
-    blocks = j if isinstance(j, (tuple, list)) else (j,)
-    library = library_of(delta, *blocks)
+    library = library_of_arguments({"delta": delta}, packed={"j": j})
     if library == "torch":
         from tritonsnap.ops.influence_gradient import torch as face
     elif library == "jax":

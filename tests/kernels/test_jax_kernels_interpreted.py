@@ -40,8 +40,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     def launch(kernel: Any, *arguments: Any) -> tuple[Any, ...]:
         call = kernel_call(TARGETS[1], kernel, *arguments)
         inputs = [
-            torch.from_numpy(np.array(one)) if hasattr(one, "shape") else one
-            for one in call.inputs
+            torch.from_numpy(np.array(one)) if hasattr(one, "shape") else one for one in call.inputs
         ]
         outputs = []
         for one in call.outputs:

@@ -82,7 +82,9 @@ def call(
     plan = structure.plan
     batch = functools.partial(jnp.ones, dtype=jnp.float32)
     d, j = batch((BATCH, plan.dynamics.nnz)), batch((BATCH, plan.mask.nnz))
-    projection = make_jacobian_projection(SparsityPattern.random((units, 3 * units), 0.2), mode="row")
+    projection = make_jacobian_projection(
+        SparsityPattern.random((units, 3 * units), 0.2), mode="row"
+    )
     (leaf,) = projection.leaves.values()
     rows = jnp.zeros(4 * units, jnp.int32)
     return {

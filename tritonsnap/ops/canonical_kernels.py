@@ -92,9 +92,7 @@ def outer(launch: Launch, packing: Packing, r: Array, x: Array) -> Array:
     return out.reshape(*batch, num_entries)
 
 
-def gradient(
-    launch: Launch, packing: Packing, delta: Array, j: Array, sum_batch: bool
-) -> Array:
+def gradient(launch: Launch, packing: Packing, delta: Array, j: Array, sum_batch: bool) -> Array:
     """delta^T J, ``[..., p]``, summed over the batch on request."""
     from tritonsnap.ops.influence_gradient.kernels import COLUMN_GRADIENT
 
@@ -102,9 +100,7 @@ def gradient(
     mask = packing.groups.mask
     num_columns = mask.shape[1]
     j = full_batch(j, batch)
-    arguments = gradient_arguments(
-        block_of(packing), batch_rows(delta, 1, batch), j, num_columns
-    )
+    arguments = gradient_arguments(block_of(packing), batch_rows(delta, 1, batch), j, num_columns)
     mean_rows = mask.nnz / max(num_columns, 1)
     rows = next(rows for rows in (1, 4, 16) if mean_rows <= rows or rows == 16)
     (out,) = launch(
@@ -157,7 +153,7 @@ def _addend(immediate: Factors | None, row_scale: Array | None, batch: tuple[int
 
 
 def _dense_values(packing: Packing) -> Array:
-    """bool [padded nnz]: which values dense products write; those behind the last none does."""
+    """Bool [padded nnz]: which values dense products write; those behind the last none does."""
     block = block_of(packing)
     value = jnp.arange(block.mask_values)
     group = jnp.asarray(block.run_group)[run_of(block, block.mask_values)].astype(int)

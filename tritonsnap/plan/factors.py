@@ -221,9 +221,7 @@ class FactorStructure:
         factors: CanonicalFactors = self._layouts[key][0]
         return factors
 
-    def with_layouts(
-        self, plan: DsmmPlan, layouts: dict[str, tuple[Any, ...]]
-    ) -> FactorStructure:
+    def with_layouts(self, plan: DsmmPlan, layouts: dict[str, tuple[Any, ...]]) -> FactorStructure:
         """The same structure over `plan`, made `with_arrays`, with the layouts that fit it."""
         structure = copy.copy(self)
         structure.__dict__.pop("_jax_arrays", None)

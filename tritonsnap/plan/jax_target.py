@@ -77,7 +77,7 @@ def default_target() -> str:
     """The target of plans on the device that JAX runs on, or that `lower_for` names."""
     if _chosen.get() is not None:
         return "triton"
-    device = jax.config.jax_default_device
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
     platform = getattr(device, "platform", device) or jax.default_backend()
     return "triton" if platform in _GPUS else "xla"
 

@@ -22,7 +22,6 @@ from tritonsnap.plan.blocks import (
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.cost import GroupCosts, Target, group_costs
-from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.plan.flat_values import (
     FlatPlaces,
     Side,
@@ -33,6 +32,7 @@ from tritonsnap.plan.flat_values import (
     put_slice,
     value_index,
 )
+from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 

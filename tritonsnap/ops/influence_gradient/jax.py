@@ -57,7 +57,8 @@ def _kernels(
     packing, same = jax_packing(plan), canonical_kernels.floats(*operands)
     if not packing.target.canonical or same is None:
         return None
-    return (canonical_kernels.gradient(launch, packing, *same, sum_batch),)
+    delta, j = same
+    return (canonical_kernels.gradient(launch, packing, delta, j, sum_batch),)
 
 
 class _Gradient(PlanPrimitive):

@@ -106,9 +106,7 @@ def _kernels(
     scale, j = rest[0] if scaled else None, rest[-1]
     dynamics = Dynamics(d, form, packing, jnp)
     factors = Factors(gains, sources, structure)
-    return (
-        canonical_kernels.product(launch, packing, dynamics, j, precision, scale, factors),
-    )
+    return (canonical_kernels.product(launch, packing, dynamics, j, precision, scale, factors),)
 
 
 def _reference(

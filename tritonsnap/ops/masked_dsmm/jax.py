@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import tritonsnap.plan.jax_tree  # noqa: F401 - registers plans as pytrees
+from tritonsnap.ops import canonical_kernels, canonical_xla
 from tritonsnap.ops.arguments import (
     Form,
     check_plan,
@@ -17,7 +18,6 @@ from tritonsnap.ops.arguments import (
     dynamics_form,
     read_influence,
 )
-from tritonsnap.ops import canonical_kernels, canonical_xla
 from tritonsnap.ops.dynamics import Dynamics, gather_groups
 from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.primitive import PlanPrimitive
@@ -114,9 +114,7 @@ def _kernels(
     return (canonical_kernels.product(launch, packing, dynamics, same[-1], precision, scale),)
 
 
-def _oriented(
-    packing: Packing, d: Array, form: Form, flipped: bool
-) -> tuple[Packing, Dynamics]:
+def _oriented(packing: Packing, d: Array, form: Form, flipped: bool) -> tuple[Packing, Dynamics]:
     """The packing and D of a product in canonical order, both transposed where it is flipped."""
     if not flipped:
         return packing, Dynamics(d, form, packing, jnp)

@@ -12,7 +12,6 @@ from tritonsnap.ops.canonical import outer_arguments
 from tritonsnap.ops.kernel import Problem
 from tritonsnap.ops.masked_dsmm.problems import random_columns, wide
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.plan.outer_pairs import OuterPairs
 
 
 def outer_problem(entries: int, batch: int) -> Problem:

@@ -23,7 +23,9 @@ def lower_for(device: Device) -> Iterator[None]:
     """Trace and lower for a GPU that this process need not have.
 
     Without it, plans pack their values for JAX's default device: in canonical order on a GPU, in
-    blocks for XLA on the CPU. Flat values are the same everywhere.
+    blocks for XLA on the CPU. Flat values are the same everywhere. What a program is traced for
+    decides its layout, and it may be lowered for several platforms: for a GPU to Triton kernels,
+    for any other to array operations. Both tracing and lowering belong inside the context.
 
     Parameters
     ----------

@@ -166,7 +166,11 @@ class DsmmPlan:
         library = library_of(*arrays)
         if library == "torch" and arrays[0].device.type != "cpu":
             return self.packing("triton")
-        return self.packing("xla" if library == "jax" else None)
+        if library == "jax":
+            from tritonsnap.plan.jax_target import jax_packing
+
+            return jax_packing(self)
+        return self.packing()
 
     def with_packing(self, packing: Packing) -> DsmmPlan:
         """The same plan with `packing` in place of the one it has for that target.
@@ -303,6 +307,8 @@ class _TransposedPlan(DsmmPlan):
 
     def __init__(self, plan: DsmmPlan) -> None:
         super().__init__(plan.mask, plan.x, plan.dynamics.transpose(), segments=plan.segments)
+        if plan.host is not plan:
+            self.host = plan.host.transpose()
         self.restricted = plan.restricted
         self.groups = plan.groups.transposed
         self._transposed = plan

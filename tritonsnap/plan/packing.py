@@ -32,6 +32,7 @@ from tritonsnap.plan.flat_values import (
     put_slice,
     value_index,
 )
+from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -151,6 +152,11 @@ class Packing:
             assignment,
             self.restricted,
         )
+
+    @cached_property
+    def pairs(self) -> OuterPairs:
+        """What `masked_outer` sums for each entry of D, of a packing for Triton."""
+        return OuterPairs.build(self.groups, self.dynamics)
 
     # ---- what it is ----------------------------------------------------------------------------
 

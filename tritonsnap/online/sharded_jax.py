@@ -78,9 +78,8 @@ class Sharded(Learner):
             )
         super().__init__(learner.cell)
         self.learner = learner
-        self.mesh = Mesh(
-            mesh.devices, mesh.axis_names
-        )  # whose axes lay arguments out by themselves
+        # axes of this kind take arguments from wherever they lie
+        self.mesh = Mesh(mesh.devices, mesh.axis_names)
         packing = learner.plan.packing(TARGET)
         self.partition = Partition.build(packing, mesh.shape[COLUMNS], even=True)
 
@@ -95,7 +94,7 @@ class Sharded(Learner):
             for packing, layout in zip(packings, layouts, strict=True)
         ]
         first = structure.with_layout(plan.with_packing(packings[0]), TARGET, layouts[0])
-        object.__setattr__(first, "host", None)
+        object.__setattr__(first, "host", None)  # it is the template of the others, not the whole
         shard = copy.copy(self.learner)
         shard.__dict__["structure"] = first
         return shard, [np.stack(own) for own in zip(*arrays, strict=True)]

@@ -6,8 +6,10 @@ from typing import Any
 from tritonsnap.online import (
     BPTT,
     GRU,
+    RFLO,
     RNN,
     RTRL,
+    UORO,
     Carry,
     Cell,
     Learner,
@@ -40,8 +42,10 @@ __version__ = "0.1.0"
 __all__ = [
     "BPTT",
     "GRU",
+    "RFLO",
     "RNN",
     "RTRL",
+    "UORO",
     "Carry",
     "Cell",
     "ColumnGroups",

@@ -35,11 +35,16 @@ class Problem:
         loss, (own, readout), carry = learner.sequence(
             self.params, carry, *self.sequence, readout=self.readout
         )
-        return float(loss), as_numpy({**own, **readout}), carry
+        return float(loss), as_numpy(joined(own, readout)), carry
 
 
 def library(array) -> str:
     return {"ndarray": "numpy", "Tensor": "torch"}.get(type(array).__name__, "jax")
+
+
+def joined(own: dict, readout: dict) -> dict:
+    """One dict of both; a cell and a readout may each have a bias."""
+    return {**own, **{f"readout_{name}": value for name, value in readout.items()}}
 
 
 def as_numpy(gradients: dict) -> dict:
@@ -158,7 +163,7 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
 
         run = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, h), (own, readout) = run((problem.params, problem.readout))
-        return float(total), as_numpy({**own, **readout}), to_numpy(h)
+        return float(total), as_numpy(joined(own, readout)), to_numpy(h)
     import torch
 
     trees = [
@@ -166,7 +171,7 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
         for tree in (problem.params, problem.readout)
     ]
     total, h = unrolled_loss(problem, *trees, cut)
-    leaves = {**trees[0], **trees[1]}
+    leaves = joined(*trees)
     gradients = torch.autograd.grad(total, list(leaves.values()))
     return float(total.detach()), as_numpy(dict(zip(leaves, gradients, strict=True))), to_numpy(h)
 

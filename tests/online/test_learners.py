@@ -12,7 +12,7 @@ from networks import (
     problem,
 )
 
-from tritonsnap import BPTT, GRU, RNN, RTRL, Readout, SnAp, SparsityPattern
+from tritonsnap import BPTT, GRU, RFLO, RNN, RTRL, UORO, Readout, SnAp, SparsityPattern
 from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
 from tritonsnap.online.trees import leaves_of
 
@@ -27,7 +27,7 @@ CELLS = [
     for name, sizes in (("dense", DENSE), ("sparse", SPARSE))
 ]
 SMALL = GRU(inputs=2, hidden=5, density=0.5, seed=3)
-LEARNERS = [BPTT, SnAp, lambda cell: SnAp(cell, 2), RTRL]
+LEARNERS = [BPTT, SnAp, lambda cell: SnAp(cell, 2), RTRL, RFLO, UORO]
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,17 @@ from tritonsnap.online.cells import GRU, RNN
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.readout import Readout
+from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.uoro import UORO
 
 __all__ = [
     "BPTT",
     "GRU",
+    "RFLO",
     "RNN",
     "RTRL",
+    "UORO",
     "Carry",
     "Cell",
     "Learner",

@@ -236,7 +236,7 @@ class Cell(ABC):
             the weights are sparse.
         """
         check_dtype(dtype)
-        generator = _generator(rng)
+        generator = generator_of(rng)
         xp = namespace(like)
         params = {}
         for linear in self.maps:
@@ -342,7 +342,8 @@ def check_dtype(dtype: str) -> None:
         raise ValueError(f"`dtype` must be 'float32' or 'float64', got {dtype!r}")
 
 
-def _generator(rng: Any) -> np.random.Generator:
+def generator_of(rng: Any) -> np.random.Generator:
+    """A generator from a seed, a NumPy `Generator` or a JAX key."""
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
         from jax import dtypes, random
 

@@ -41,15 +41,18 @@ def immediate_pattern(cell: Cell) -> SparsityPattern:
     )
 
 
-def dynamics_pattern(cell: Cell) -> SparsityPattern:
-    """Where ``ds_t/ds_{t-1}`` may be nonzero: the union of all paths from state to state."""
+def dynamics_pattern(cell: Cell, weighted: bool = True) -> SparsityPattern:
+    """Where ``ds_t/ds_{t-1}`` may be nonzero: the union of all paths from state to state.
+
+    Without `weighted` only the direct paths within each unit, such as a leak or a forget gate.
+    """
     rows: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
     cols: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
     units = np.arange(cell.hidden)
     for to, origin in cell.own_parts:
         rows.append(cell.parts.index(to) * cell.hidden + units)
         cols.append(cell.parts.index(origin) * cell.hidden + units)
-    for linear in cell.recurrent_maps():
+    for linear in cell.recurrent_maps() if weighted else ():
         for part in cell.gain_parts[linear.target]:
             rows.append(cell.parts.index(part) * cell.hidden + linear.units.astype(np.int64))
             cols.append(cell.parts.index(linear.source) * cell.hidden + linear.rows)
@@ -74,15 +77,25 @@ class DynamicsStructure:
     own_index : [nnz], or None
         The place of the entry's direct derivative among those of all pairs of parts; None if there
         are none, or if they are in order.
+    weighted
+        Whether the paths through recurrent weights count; else only the direct ones do.
     """
 
     cell: Cell
     weight_index: tuple[Any, ...]
     row: Any
     own_index: Any
+    weighted: bool = True
+
+    @property
+    def maps(self) -> list[LinearMap]:
+        """The recurrent maps that count."""
+        return self.cell.recurrent_maps() if self.weighted else []
 
     @classmethod
-    def build(cls, cell: Cell, dynamics: SparsityPattern) -> DynamicsStructure:
+    def build(
+        cls, cell: Cell, dynamics: SparsityPattern, weighted: bool = True
+    ) -> DynamicsStructure:
         """Look up the weights of the entries of `dynamics`."""
         to, unit = np.divmod(dynamics.rows.astype(np.int64), cell.hidden)
         origin, source = np.divmod(dynamics.cols.astype(np.int64), cell.hidden)
@@ -95,7 +108,7 @@ class DynamicsStructure:
             if np.array_equal(own_index, np.arange(parts * parts * cell.hidden)):
                 own_index = None
         weights = []
-        for linear in cell.recurrent_maps():
+        for linear in cell.recurrent_maps() if weighted else ():
             reached = [cell.parts.index(part) for part in cell.gain_parts[linear.target]]
             fits = np.isin(to, reached) & (origin == cell.parts.index(linear.source))
             weights.append(_stored_place(linear, source, unit, fits))
@@ -104,12 +117,13 @@ class DynamicsStructure:
             weight_index=tuple(compact(index) for index in weights),
             row=None if in_order else compact(dynamics.rows),
             own_index=None if own_index is None else compact(own_index),
+            weighted=weighted,
         )
 
     def prepare(self, params: Params, dense: bool) -> tuple[Any, ...]:
         """The recurrent weights of each target, where D has entries (or as [rows, rows])."""
         weights: dict[str, Any] = {}
-        for linear, index in zip(self.cell.recurrent_maps(), self.weight_index, strict=True):
+        for linear, index in zip(self.maps, self.weight_index, strict=True):
             values = params[linear.name]
             part = self._dense(linear, values) if dense else _at(values.reshape(-1), index)
             known = weights.get(linear.target)
@@ -118,7 +132,7 @@ class DynamicsStructure:
 
     def operand(self, weights: tuple[Any, ...], step: Linearization, dense: bool) -> Operand:
         """D of a step, from what `prepare` returns."""
-        targets = list(dict.fromkeys(linear.target for linear in self.cell.recurrent_maps()))
+        targets = list(dict.fromkeys(linear.target for linear in self.maps))
         numbers = [self.cell.targets.index(target) for target in targets]
         if len(numbers) == 1 and step.own is None:  # diag(g) W is never multiplied out
             return Operand(weights[0], step.gains[..., numbers[0], :])
@@ -132,7 +146,10 @@ class DynamicsStructure:
             part = gain * weight
             total = part if total is None else total + part
         if step.own is not None:
-            total = total + (self._dense_own(step.own) if dense else self._own_values(step.own))
+            part = self._dense_own(step.own) if dense else self._own_values(step.own)
+            total = part if total is None else total + part
+        if total is None:  # no path at all
+            total = step.state[..., :0]
         return Operand(total, None)
 
     def _own_values(self, own: Any) -> Any:

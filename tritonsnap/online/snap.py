@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -67,6 +67,9 @@ class SnAp(Learner):
     Menick et al., "Practical Real Time Recurrent Learning with a Sparse Approximation", ICLR 2021.
     """
 
+    weighted: ClassVar = True
+    """Whether influence flows through recurrent weights, not only within each unit."""
+
     def __init__(self, cell: Cell, order: int | None = 1) -> None:
         super().__init__(cell)
         check_order(order)
@@ -76,7 +79,7 @@ class SnAp(Learner):
     def structure(self) -> FactorStructure:
         """The factors of the immediate Jacobian, and the plan of the influence."""
         cell = self.cell
-        immediate, dynamics = immediate_pattern(cell), dynamics_pattern(cell)
+        immediate, dynamics = immediate_pattern(cell), dynamics_pattern(cell, self.weighted)
         mask = snap_pattern(dynamics, immediate, self.order)
         ends = np.cumsum([linear.num_parameters for linear in cell.maps])
         segments = [
@@ -102,7 +105,7 @@ class SnAp(Learner):
     @cached_property
     def dynamics(self) -> DynamicsStructure:
         """Which weights and gains the dynamics are made of."""
-        return DynamicsStructure.build(self.cell, self.plan.dynamics)
+        return DynamicsStructure.build(self.cell, self.plan.dynamics, self.weighted)
 
     @property
     def plan(self) -> DsmmPlan:

@@ -13,6 +13,7 @@ from tritonsnap.cli.errors import UserError, told_to_user
 from tritonsnap.online.checkpoint import read_config
 from tritonsnap.online.configuration import (
     CellName,
+    InfluenceName,
     MethodName,
     OptimizerName,
     TaskName,
@@ -43,8 +44,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--density", "density of the recurrent weights, in (0, 1]", type=float, metavar="D")
     add("--method", "how gradients are computed", choices=get_args(MethodName))
     add("--order", "n of SnAp-n; for --method snap", type=int, metavar="N")
+    add("--influence-dtype", "what the influence is stored in", choices=get_args(InfluenceName))
     add("--batch", "rows trained side by side", type=int, metavar="N")
-    add("--update-every", "time steps between updates", type=int, metavar="K")
+    add(
+        "--update-every",
+        "time steps between updates, 1 to update at every step",
+        type=int,
+        metavar="K",
+    )
     add("--optimizer", "how gradients are applied", choices=get_args(OptimizerName))
     add("--learning-rate", "step size of the optimizer", type=float, metavar="RATE")
     add("--seed", "seed of parameters, sparsity and the copy task", type=int, metavar="N")

@@ -15,7 +15,8 @@ from tritonsnap.online.tasks import CopyTask, TextTask, reference_text
 
 TaskName = Literal["text", "copy"]
 CellName = Literal["rnn", "gru"]
-MethodName = Literal["snap", "rtrl", "bptt"]
+MethodName = Literal["snap", "rtrl", "rflo", "uoro", "bptt"]
+InfluenceName = Literal["float32", "float16", "bfloat16"]
 OptimizerName = Literal["sgd", "adam"]
 
 GRADIENT_NORM = 1.0
@@ -45,15 +46,19 @@ class TrainingConfig:
     cell, hidden, density
         Kind of cell, its units, and the density of its recurrent weights in (0, 1].
     method, order
-        ``"snap"`` of that order, exact ``"rtrl"``, or ``"bptt"`` (both without order).
+        ``"snap"`` of that order, or one without: exact ``"rtrl"``, the local ``"rflo"``, the
+        unbiased but noisy ``"uoro"``, or ``"bptt"``.
+    influence_dtype
+        What the influence of SnAp, RTRL and RFLO is stored in; NumPy has no ``"bfloat16"``.
     batch
         Rows trained side by side.
     update_every
-        Time steps between updates of the parameters.
+        Time steps k between updates of the parameters: 1 learns at every step. The influence goes
+        on across updates; BPTT looks back k steps, no further.
     optimizer, learning_rate
         The optimizer and its step size.
     seed
-        Decides parameters, sparsity and the copy task's stream.
+        Decides parameters, sparsity, the signs of UORO and the copy task's stream.
 
     Raises
     ------
@@ -69,6 +74,7 @@ class TrainingConfig:
     density: float = 1.0
     method: MethodName = "snap"
     order: int = 1
+    influence_dtype: InfluenceName = "float32"
     batch: int = 16
     update_every: int = 8
     optimizer: OptimizerName = "adam"
@@ -81,6 +87,7 @@ class TrainingConfig:
             ("backend", LIBRARIES),
             ("cell", get_args(CellName)),
             ("method", get_args(MethodName)),
+            ("influence_dtype", get_args(InfluenceName)),
             ("optimizer", get_args(OptimizerName)),
         ):
             if getattr(self, name) not in allowed:
@@ -92,6 +99,10 @@ class TrainingConfig:
             raise ValueError(f"`density` must be in (0, 1], got {self.density}")
         if not self.learning_rate > 0:
             raise ValueError(f"`learning_rate` must be positive, got {self.learning_rate}")
+        if self.influence_dtype != "float32" and self.method in ("uoro", "bptt"):
+            raise ValueError(f"`influence_dtype`: {self.method} keeps no influence to store")
+        if self.influence_dtype == "bfloat16" and self.backend == "numpy":
+            raise ValueError("`influence_dtype`: NumPy has no bfloat16, only float16")
         if self.seed < 0:
             raise ValueError(f"`seed` must not be negative, got {self.seed}")
         if self.text is not None and self.task != "text":
@@ -113,9 +124,12 @@ class TrainingConfig:
         """Build the cell and its learner."""
         kind = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}[self.cell]
         cell = kind(inputs=inputs, hidden=self.hidden, density=self.density, seed=self.seed)
+        stored = None if self.influence_dtype == "float32" else self.influence_dtype
         learners: dict[str, Callable[[], Any]] = {
-            "snap": lambda: tritonsnap.SnAp(cell, order=self.order),
-            "rtrl": lambda: tritonsnap.RTRL(cell),
+            "snap": lambda: tritonsnap.SnAp(cell, self.order, influence_dtype=stored),
+            "rtrl": lambda: tritonsnap.RTRL(cell, influence_dtype=stored),
+            "rflo": lambda: tritonsnap.RFLO(cell, influence_dtype=stored),
+            "uoro": lambda: tritonsnap.UORO(cell, seed=self.seed),
             "bptt": lambda: tritonsnap.BPTT(cell),
         }
         return learners[self.method]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tritonsnap.online.cell import Cell
-from tritonsnap.online.snap import SnAp
+from tritonsnap.online.snap import HalfPrecision, SnAp
 
 
 class RFLO(SnAp):
@@ -26,6 +26,8 @@ class RFLO(SnAp):
     ----------
     cell
         The network.
+    influence_dtype
+        As in `SnAp`.
 
     References
     ----------
@@ -34,8 +36,8 @@ class RFLO(SnAp):
 
     weighted: ClassVar = False
 
-    def __init__(self, cell: Cell) -> None:
-        super().__init__(cell, None)
+    def __init__(self, cell: Cell, *, influence_dtype: HalfPrecision | None = None) -> None:
+        super().__init__(cell, None, influence_dtype=influence_dtype)
 
     def __repr__(self) -> str:
-        return f"RFLO({self.cell!r})"
+        return f"RFLO({self.cell!r}{self._stored_as()})"

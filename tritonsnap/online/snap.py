@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from tritonsnap.ops import influence_gradient, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity.snap import check_order, snap_pattern
+
+HalfPrecision = Literal["float16", "bfloat16"]
 
 
 class SnApPrepared(NamedTuple):
@@ -51,6 +53,11 @@ class SnAp(Learner):
         The network.
     order
         The number of steps n >= 1; None keeps everything, which is exact RTRL.
+    influence_dtype
+        "float16" or "bfloat16" stores the influence in half the memory (NumPy: "float16" only).
+        Each step computes in the carry's own dtype and rounds once, when it stores, so with the
+        unit roundoff u (2^-11, or 2^-8 for bfloat16) the error E grows as
+        ``E_t <= |D_t| E_{t-1} + u |J_t|``. None stores it in the carry's dtype.
 
     Attributes
     ----------
@@ -60,7 +67,7 @@ class SnAp(Learner):
     Raises
     ------
     ValueError, TypeError
-        If `order` is no integer of at least 1 and not None.
+        If `order` is no integer of at least 1 and not None, or `influence_dtype` is unknown.
 
     References
     ----------
@@ -70,10 +77,18 @@ class SnAp(Learner):
     weighted: ClassVar = True
     """Whether influence flows through recurrent weights, not only within each unit."""
 
-    def __init__(self, cell: Cell, order: int | None = 1) -> None:
+    def __init__(
+        self, cell: Cell, order: int | None = 1, *, influence_dtype: HalfPrecision | None = None
+    ) -> None:
         super().__init__(cell)
         check_order(order)
+        if influence_dtype not in (None, *get_args(HalfPrecision)):
+            raise ValueError(
+                f"`influence_dtype` must be one of {get_args(HalfPrecision)} or None, "
+                f"got {influence_dtype!r}"
+            )
         self.order = order
+        self.influence_dtype = influence_dtype
 
     @cached_property
     def structure(self) -> FactorStructure:
@@ -116,7 +131,12 @@ class SnAp(Learner):
         """A carry of zeros for `batch` rows."""
         state = self._zero_state(batch, like, dtype)
         xp = namespace(like)
-        influence = self.plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
+        if self.influence_dtype == "bfloat16" and like == "numpy":
+            raise ValueError(
+                "`influence_dtype` 'bfloat16' needs torch or JAX, NumPy has only 'float16'"
+            )
+        stored = state.dtype if self.influence_dtype is None else getattr(xp, self.influence_dtype)
+        influence = self.plan.packing_for(state).zeros((batch,), xp, dtype=stored)
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
     @untracked
@@ -139,7 +159,7 @@ class SnAp(Learner):
     def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)
-        flat = influence_gradient(dL_dstate, carry.influence, self.plan, sum_batch=True)
+        flat = influence_gradient(dL_dstate, _widened(carry), self.plan, sum_batch=True)
         return self._by_parameter(flat)
 
     def run_sequence(
@@ -169,7 +189,7 @@ class SnAp(Learner):
             x, y, weight, reset = inputs
             carry, state = self._advance(ready, carry, x, reset)
             loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
-            own = influence_gradient(delta, carry.influence, self.plan, sum_batch=True, packed=True)
+            own = influence_gradient(delta, _widened(carry), self.plan, sum_batch=True, packed=True)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
@@ -183,7 +203,7 @@ class SnAp(Learner):
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = carry.influence
+        influence = _widened(carry)
         if reset is not None:
             influence = tuple(_reset_block(block, reset) for block in influence)
         operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
@@ -194,6 +214,9 @@ class SnAp(Learner):
             self.plan,
             row_scale=operand.row_scale,
             form="dense" if self._dense(x) else "values",
+        )
+        influence = tuple(
+            _as_dtype(new, old.dtype) for new, old in zip(influence, carry.influence, strict=True)
         )
         return Carry(linear.state, influence, carry.step + 1), linear.state
 
@@ -211,7 +234,10 @@ class SnAp(Learner):
         return gradients
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.cell!r}, order={self.order})"
+        return f"SnAp({self.cell!r}, order={self.order}{self._stored_as()})"
+
+    def _stored_as(self) -> str:
+        return f", influence_dtype={self.influence_dtype!r}" if self.influence_dtype else ""
 
 
 class RTRL(SnAp):
@@ -223,11 +249,20 @@ class RTRL(SnAp):
     Networks", Neural Computation 1(2), 1989.
     """
 
-    def __init__(self, cell: Cell) -> None:
-        super().__init__(cell, None)
+    def __init__(self, cell: Cell, *, influence_dtype: HalfPrecision | None = None) -> None:
+        super().__init__(cell, None, influence_dtype=influence_dtype)
 
     def __repr__(self) -> str:
-        return f"RTRL({self.cell!r})"
+        return f"RTRL({self.cell!r}{self._stored_as()})"
+
+
+def _widened(carry: Carry) -> tuple[Any, ...]:
+    """The influence in the dtype that steps compute in."""
+    return tuple(_as_dtype(block, carry.state.dtype) for block in carry.influence)
+
+
+def _as_dtype(array: Any, dtype: Any) -> Any:
+    return array if array.dtype == dtype else namespace_of(array).astype(array, dtype)
 
 
 def _reset_block(block: Any, reset: Any) -> Any:

@@ -9,14 +9,14 @@ import numpy as np
 
 from tritonsnap.arrays import Library, device_of, namespace, namespace_of
 
-_WORD = 0xFFFFFFFF
+_LAST = 0xFFFFFFFF
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
 def make_key(generator: np.random.Generator, like: Library) -> Any:
     """A key of two 32-bit words [2]: uint32, in torch (which lacks its arithmetic) int64."""
-    words = generator.integers(0, _WORD, 2, np.uint32, endpoint=True)
+    words = generator.integers(0, _LAST, 2, np.uint32, endpoint=True)
     return namespace(like).asarray(words.astype(np.int64) if like == "torch" else words)
 
 
@@ -34,14 +34,16 @@ def threefry(key: Any, counter: tuple[Any, Any]) -> tuple[Any, Any]:
     ----------
     Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
     """
+    xp = namespace_of(key)
+    word = xp.asarray(_LAST, dtype=key.dtype, device=device_of(key))  # wraps torch's int64
     schedule = (key[:1], key[1:], key[:1] ^ key[1:] ^ _PARITY)
-    one, two = ((word + own) & _WORD for word, own in zip(counter, schedule, strict=False))
+    one, two = ((number + own) & word for number, own in zip(counter, schedule, strict=False))
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
-            one = (one + two) & _WORD
-            two = one ^ (((two << rotation) & _WORD) | (two >> (32 - rotation)))
-        one = (one + schedule[(group + 1) % 3]) & _WORD
-        two = (two + schedule[(group + 2) % 3] + (group + 1)) & _WORD
+            one = (one + two) & word
+            two = one ^ (((two << rotation) & word) | (two >> (32 - rotation)))
+        one = (one + schedule[(group + 1) % 3]) & word
+        two = (two + schedule[(group + 2) % 3] + (group + 1)) & word
     return one, two
 
 

@@ -22,23 +22,30 @@ class Operand(NamedTuple):
     row_scale: Any
 
 
-def immediate_pattern(cell: Cell) -> SparsityPattern:
-    """Where ``df/dtheta`` may be nonzero: [rows, parameters]."""
+def preactivation_pattern(cell: Cell) -> SparsityPattern:
+    """Which rows of the state each preactivation of each unit feeds: [rows, targets * units]."""
     units = np.arange(cell.hidden)
-    supports, kinds = [], []
-    for number, target in enumerate(cell.targets):
+    supports = []
+    for target in cell.targets:
         parts = np.array([cell.parts.index(part) for part in cell.gain_parts[target]], np.int64)
         supports += [parts * cell.hidden + unit for unit in units]
-        kinds += [
-            number * cell.hidden + linear.units for linear in cell.maps if linear.target == target
-        ]
-    sizes = [len(support) for support in supports]
     return SparsityPattern.from_columns(
-        (cell.rows, cell.num_parameters),
-        np.concatenate([[0], np.cumsum(sizes)]),
+        (cell.rows, len(supports)),
+        np.concatenate([[0], np.cumsum([len(support) for support in supports])]),
         np.concatenate(supports),
-        np.concatenate(kinds),
+        np.arange(len(supports)),
     )
+
+
+def immediate_pattern(cell: Cell) -> SparsityPattern:
+    """Where ``df/dtheta`` may be nonzero: [rows, parameters]."""
+    columns = [
+        number * cell.hidden + linear.units
+        for number, target in enumerate(cell.targets)
+        for linear in cell.maps
+        if linear.target == target
+    ]
+    return preactivation_pattern(cell).take_columns(np.concatenate(columns))
 
 
 def dynamics_pattern(cell: Cell, weighted: bool = True) -> SparsityPattern:
@@ -52,13 +59,28 @@ def dynamics_pattern(cell: Cell, weighted: bool = True) -> SparsityPattern:
     for to, origin in cell.own_parts:
         rows.append(cell.parts.index(to) * cell.hidden + units)
         cols.append(cell.parts.index(origin) * cell.hidden + units)
+    dense = []
     for linear in cell.recurrent_maps() if weighted else ():
+        if linear.pattern is None:
+            dense.append(_dense_paths(cell, linear))
+            continue
         for part in cell.gain_parts[linear.target]:
             rows.append(cell.parts.index(part) * cell.hidden + linear.units.astype(np.int64))
             cols.append(cell.parts.index(linear.source) * cell.hidden + linear.rows)
-    return SparsityPattern.from_coo(
+    thin = SparsityPattern.from_coo(
         np.concatenate(rows), np.concatenate(cols), (cell.rows, cell.rows)
     )
+    return thin.union(*dense)
+
+
+def _dense_paths(cell: Cell, linear: LinearMap) -> SparsityPattern:
+    """The paths through a dense map: one support for all units of the part that it reads."""
+    units = np.arange(cell.hidden)
+    parts = [cell.parts.index(part) for part in cell.gain_parts[linear.target]]
+    support = np.concatenate([part * cell.hidden + units for part in parts])
+    read = np.repeat(np.arange(len(cell.parts)), cell.hidden) == cell.parts.index(linear.source)
+    indptr = [0, len(support), len(support)]
+    return SparsityPattern.from_columns((cell.rows, cell.rows), indptr, support, np.where(read, 0, 1))
 
 
 @dataclass(frozen=True, eq=False)

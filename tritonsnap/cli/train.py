@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from tritonsnap.arrays import LIBRARIES
+from tritonsnap.arrays import LIBRARIES, fastest_library
 from tritonsnap.cli.errors import UserError, told_to_user
 from tritonsnap.online.checkpoint import read_config
 from tritonsnap.online.configuration import (
@@ -18,7 +18,6 @@ from tritonsnap.online.configuration import (
     OptimizerName,
     TaskName,
     TrainingConfig,
-    fastest_backend,
 )
 from tritonsnap.online.training import DEFAULT_SECONDS, Budget, Run
 
@@ -36,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--text", "UTF-8 text to learn (default: the Python language reference)", metavar="FILE")
     add(
         "--backend",
-        f"array library (default: the fastest installed, here {fastest_backend()})",
+        f"array library (default: the fastest installed, here {fastest_library()})",
         choices=LIBRARIES,
     )
     add("--cell", "kind of cell", choices=get_args(CellName))

@@ -4,6 +4,7 @@ from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Linearization
 from tritonsnap.online.cells import GRU, RNN
+from tritonsnap.online.explain import Explanation, explain
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.readout import Readout
@@ -20,9 +21,11 @@ __all__ = [
     "UORO",
     "Carry",
     "Cell",
+    "Explanation",
     "Learner",
     "LinearMap",
     "Linearization",
     "Readout",
     "SnAp",
+    "explain",
 ]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tritonsnap
-from tritonsnap.arrays import LIBRARIES, Library
+from tritonsnap.arrays import LIBRARIES, Library, fastest_library
 from tritonsnap.online.optimizers import SGD, Adam, Optimizer
 from tritonsnap.online.tasks import CopyTask, TextTask, reference_text
 
@@ -23,12 +22,12 @@ GRADIENT_NORM = 1.0
 """Gradients (per prediction) are clipped to this norm."""
 
 
-def fastest_backend() -> Library:
-    """JAX if it is installed, else torch, else NumPy; found without importing any."""
-    for library in ("jax", "torch"):
-        if importlib.util.find_spec(library) is not None:
-            return library
-    return "numpy"
+def make_cell(
+    name: CellName, inputs: int, hidden: int, density: float, seed: int
+) -> tritonsnap.Cell:
+    """Build a cell by the name that the command line has for it."""
+    kinds: dict[CellName, type[tritonsnap.Cell]] = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}
+    return kinds[name](inputs=inputs, hidden=hidden, density=density, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class TrainingConfig:
 
     task: TaskName = "text"
     text: str | None = None
-    backend: Library = field(default_factory=fastest_backend)
+    backend: Library = field(default_factory=fastest_library)
     cell: CellName = "gru"
     hidden: int = 256
     density: float = 1.0
@@ -122,8 +121,7 @@ class TrainingConfig:
 
     def make_learner(self, inputs: int) -> Any:
         """Build the cell and its learner."""
-        kind = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}[self.cell]
-        cell = kind(inputs=inputs, hidden=self.hidden, density=self.density, seed=self.seed)
+        cell = make_cell(self.cell, inputs, self.hidden, self.density, self.seed)
         stored = None if self.influence_dtype == "float32" else self.influence_dtype
         learners: dict[str, Callable[[], Any]] = {
             "snap": lambda: tritonsnap.SnAp(cell, self.order, influence_dtype=stored),

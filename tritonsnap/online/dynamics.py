@@ -78,9 +78,10 @@ def _dense_paths(cell: Cell, linear: LinearMap) -> SparsityPattern:
     units = np.arange(cell.hidden)
     parts = [cell.parts.index(part) for part in cell.gain_parts[linear.target]]
     support = np.concatenate([part * cell.hidden + units for part in parts])
-    read = np.repeat(np.arange(len(cell.parts)), cell.hidden) == cell.parts.index(linear.source)
+    origin = np.repeat(np.arange(len(cell.parts)), cell.hidden)
+    unread = np.where(origin == cell.parts.index(linear.source), 0, 1)
     indptr = [0, len(support), len(support)]
-    return SparsityPattern.from_columns((cell.rows, cell.rows), indptr, support, np.where(read, 0, 1))
+    return SparsityPattern.from_columns((cell.rows, cell.rows), indptr, support, unread)
 
 
 @dataclass(frozen=True, eq=False)

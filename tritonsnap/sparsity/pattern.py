@@ -374,7 +374,8 @@ class SparsityPattern:
         ]
         full = np.any([size == self.shape[0] for size in sizes], axis=0)  # one kind, all rows
         number = np.where(full, len(full), np.arange(len(full)))
-        owner, rows = [np.full(self.shape[0], len(full))], [np.arange(self.shape[0])]
+        owner = [np.full(self.shape[0], len(full))]
+        rows: list[NDArray[np.integer]] = [np.arange(self.shape[0])]
         for pattern, kinds, size in zip(patterns, joint, sizes, strict=True):
             own, kinds, size = np.flatnonzero(~full), kinds[~full], size[~full]
             owner.append(np.repeat(own, size))

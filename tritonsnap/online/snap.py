@@ -9,7 +9,7 @@ import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
 from tritonsnap.online.backend import differentiate_loss, scan, untracked
-from tritonsnap.online.carry import Carry
+from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Cell, Params, Prepared
 from tritonsnap.online.dynamics import (
     DynamicsStructure,
@@ -159,7 +159,7 @@ class SnAp(Learner):
     def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)
-        flat = influence_gradient(dL_dstate, _widened(carry), self.plan, sum_batch=True)
+        flat = influence_gradient(dL_dstate, widened(carry), self.plan, sum_batch=True)
         return self._by_parameter(flat)
 
     def run_sequence(
@@ -189,7 +189,7 @@ class SnAp(Learner):
             x, y, weight, reset = inputs
             carry, state = self._advance(ready, carry, x, reset)
             loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
-            own = influence_gradient(delta, _widened(carry), self.plan, sum_batch=True, packed=True)
+            own = influence_gradient(delta, widened(carry), self.plan, sum_batch=True, packed=True)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
@@ -203,7 +203,7 @@ class SnAp(Learner):
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = _widened(carry)
+        influence = widened(carry)
         if reset is not None:
             influence = tuple(_reset_block(block, reset) for block in influence)
         operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
@@ -215,10 +215,7 @@ class SnAp(Learner):
             row_scale=operand.row_scale,
             form="dense" if self._dense(x) else "values",
         )
-        influence = tuple(
-            _as_dtype(new, old.dtype) for new, old in zip(influence, carry.influence, strict=True)
-        )
-        return Carry(linear.state, influence, carry.step + 1), linear.state
+        return Carry(linear.state, narrowed(influence, carry), carry.step + 1), linear.state
 
     def _dense(self, *arrays: Any) -> bool:
         """Whether the plan wants D as a dense matrix from the library of `arrays`."""
@@ -254,15 +251,6 @@ class RTRL(SnAp):
 
     def __repr__(self) -> str:
         return f"RTRL({self.cell!r}{self._stored_as()})"
-
-
-def _widened(carry: Carry) -> tuple[Any, ...]:
-    """The influence in the dtype that steps compute in."""
-    return tuple(_as_dtype(block, carry.state.dtype) for block in carry.influence)
-
-
-def _as_dtype(array: Any, dtype: Any) -> Any:
-    return array if array.dtype == dtype else namespace_of(array).astype(array, dtype)
 
 
 def _reset_block(block: Any, reset: Any) -> Any:

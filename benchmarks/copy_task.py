@@ -32,7 +32,7 @@ from tritonsnap.online.configuration import TrainingConfig
 from tritonsnap.online.training import Budget, Run
 
 NAME = "copy_task"
-UPDATE_EVERY = 16
+UPDATE_EVERY = 8
 METHODS: dict[str, dict[str, Any]] = {
     "SnAp-1": {"method": "snap", "order": 1},
     "SnAp-2": {"method": "snap", "order": 2},
@@ -47,7 +47,7 @@ def train(name: str, hidden: int, steps: int, seed: int) -> list[Row]:
         task="copy",
         hidden=hidden,
         density=0.25,
-        batch=8,
+        batch=4,
         update_every=UPDATE_EVERY,
         learning_rate=0.01,
         seed=seed,
@@ -88,11 +88,11 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
 def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     """Run the benchmark, print the last rows, write all of them and the plot."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.copy_task", description=__doc__)
-    parser.add_argument("--steps", type=int, default=16_000, help="time steps of each run")
+    parser.add_argument("--steps", type=int, default=8_000, help="time steps of each run")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each method")
-    parser.add_argument("--quick", action="store_true", help="16 units and 1600 steps")
+    parser.add_argument("--quick", action="store_true", help="16 units and 800 steps")
     arguments = parser.parse_args(argv)
-    hidden, steps = (16, 1600) if arguments.quick else (128, arguments.steps)
+    hidden, steps = (16, 800) if arguments.quick else (128, arguments.steps)
     runs = [(name, seed) for seed in range(arguments.seeds) for name in METHODS]
     rows: list[Row] = []
     for name, seed in tqdm(runs, desc=NAME, unit="run"):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from tritonsnap.ops.arguments import (
     Form,
+    check_batch,
     check_plan,
     check_precision,
     check_rows,
@@ -54,6 +55,7 @@ def influence_update(
         )
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     added = read_influence("immediate", immediate, packing, "mask")
+    check_batch("immediate", added, given.batch)
     blocks = bind_product(plan, d, form, given.blocks, row_scale)
     if given.flat and added.flat:
         return packing.unpack(blocks, like=given.values) + added.values
@@ -89,7 +91,8 @@ def update(
     """The blocks of M * (D J) + I in XLA operations."""
     products = product(packing, dynamics, blocks, row_scale)
     layout = immediate.structure.layout(packing)
-    gains = immediate.gains.reshape(*immediate.gains.shape[:-2], -1)
+    *axes, targets, rows = immediate.gains.shape
+    gains = immediate.gains.reshape(*axes, targets * rows)
     rows = packing.groups.mask.shape[0]
     return tuple(
         _added(result, block, factors, gains, immediate.sources, rows)

@@ -80,7 +80,7 @@ def test_the_table_and_the_picture(tmp_path) -> None:
     ("arguments", "message"),
     [
         ({"batch": 0}, "`batch`"),
-        ({"steps": 1.5}, "`steps`"),
+        ({"steps": -1}, "`steps`"),
         ({"orders": (0,)}, "`order`"),
         ({"library": "cupy"}, "`library`"),
     ],
@@ -90,3 +90,5 @@ def test_bad_arguments_are_named(arguments, message: str) -> None:
         ts.explain(CELLS[0], **arguments)
     with pytest.raises(TypeError, match="`cell` must be a Cell"):
         ts.explain("gru")
+    with pytest.raises(TypeError, match="`steps`"):
+        ts.explain(CELLS[0], steps=1.5)

@@ -59,7 +59,7 @@ def test_signs_are_the_same_in_every_library_and_new_at_every_step() -> None:
     for like, double in (*((like, True) for like in LIBRARIES), ("jax", False)):
         xp = namespace(like)
         with jax.enable_x64(double):
-            key = make_key(np.random.default_rng(5), like)
+            key = make_key(np.array([5, 2**32 - 9], np.uint32), like)
             steps = [xp.asarray(step, dtype=xp.int32) for step in (0, 1)]
             drawn.append([to_numpy(random_signs(key, t, (7, 100), xp.float32)) for t in steps])
     for other in drawn[1:]:
@@ -117,6 +117,10 @@ def test_a_jax_key_is_a_seed() -> None:
     assert keys[0].shape == (2,)
     assert bool((keys[0] == keys[1]).all())
     assert not bool((keys[0] == keys[2]).all())
+    with pytest.raises(ValueError, match="`seed`"):
+        UORO(SMALL, -1)
+    with pytest.raises(TypeError, match="`seed`"):
+        UORO(SMALL, "one")
 
 
 @pytest.mark.parametrize("like", LIBRARIES)

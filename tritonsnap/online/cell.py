@@ -236,7 +236,7 @@ class Cell(ABC):
             the weights are sparse.
         """
         check_dtype(dtype)
-        generator = generator_of(rng)
+        generator = generator_from("rng", rng)
         xp = namespace(like)
         params = {}
         for linear in self.maps:
@@ -343,12 +343,12 @@ def check_dtype(dtype: str) -> None:
     check_choice("dtype", dtype, ("float32", "float64"))
 
 
-def generator_of(rng: Any) -> np.random.Generator:
-    """A generator from a seed, a NumPy `Generator` or a JAX key."""
+def generator_from(name: str, rng: Any) -> np.random.Generator:
+    """A generator from a seed, a NumPy `Generator` or a JAX key; errors name the argument."""
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
         from jax import dtypes, random
 
         typed = dtypes.issubdtype(rng.dtype, dtypes.prng_key)  # type: ignore[attr-defined]
         key = random.key_data(rng) if typed else rng
         return np.random.default_rng(np.asarray(key).ravel().tolist())
-    return generator_of("rng", rng)
+    return generator_of(name, rng)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import LIBRARIES, Library, fastest_library
+from tritonsnap.checks import check_choice, check_instance, check_integer
 from tritonsnap.files import write_atomically
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.dynamics import dynamics_pattern, preactivation_pattern
@@ -193,16 +194,13 @@ def explain(
     >>> [(row.name, row.nonzeros) for row in found.rows[:2]]
     [('SnAp-1', 602), ('SnAp-2', 4344)]
     """
-    if not isinstance(cell, Cell):
-        raise TypeError(f"`cell` must be a Cell, got {type(cell).__name__}")
+    check_instance("cell", cell, Cell)
     for order in orders:
         check_order(order)
-    for name, value in (("batch", batch), ("steps", steps)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"`{name}` must be an integer of at least 1, got {value!r}")
+    check_integer("batch", batch, 1)
+    check_integer("steps", steps, 1)
     library = fastest_library() if library is None else library
-    if library not in LIBRARIES:
-        raise ValueError(f"`library` must be one of {LIBRARIES}, got {library!r}")
+    check_choice("library", library, LIBRARIES)
     target = TARGETS["xla" if library == "jax" else default_target()]
     immediate, dynamics = preactivation_pattern(cell), dynamics_pattern(cell)
     masks = {

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tritonsnap.arrays import Library, device_of, namespace, namespace_of
 
@@ -14,9 +15,13 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def make_key(generator: np.random.Generator, like: Library) -> Any:
-    """A key of two 32-bit words [2]: uint32, in torch (which lacks its arithmetic) int64."""
-    words = generator.integers(0, _LAST, 2, np.uint32, endpoint=True)
+def draw_words(generator: np.random.Generator) -> NDArray[np.uint32]:
+    """The two words of a key."""
+    return generator.integers(0, _LAST, 2, np.uint32, endpoint=True)
+
+
+def make_key(words: NDArray[np.uint32], like: Library) -> Any:
+    """A key [2] of a library: uint32, in torch (which lacks its arithmetic) int64."""
     return namespace(like).asarray(words.astype(np.int64) if like == "torch" else words)
 
 

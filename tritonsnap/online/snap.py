@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.checks import check_choice
 from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Cell, Params, Prepared
@@ -82,11 +83,8 @@ class SnAp(Learner):
     ) -> None:
         super().__init__(cell)
         check_order(order)
-        if influence_dtype not in (None, *get_args(HalfPrecision)):
-            raise ValueError(
-                f"`influence_dtype` must be one of {get_args(HalfPrecision)} or None, "
-                f"got {influence_dtype!r}"
-            )
+        if influence_dtype is not None:
+            check_choice("influence_dtype", influence_dtype, get_args(HalfPrecision))
         self.order = order
         self.influence_dtype = influence_dtype
 

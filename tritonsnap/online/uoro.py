@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from tritonsnap.arrays import Library, namespace_of
 from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.carry import Carry
-from tritonsnap.online.cell import Cell, Params, Prepared, generator_of
+from tritonsnap.online.cell import Cell, Params, Prepared, generator_from
 from tritonsnap.online.learner import Learner, LossFunction
-from tritonsnap.online.signs import make_key, random_signs
+from tritonsnap.online.signs import draw_words, make_key, random_signs
 from tritonsnap.online.tangents import parameter_adjoint, state_tangent
 from tritonsnap.online.trees import leaves_of, map_tree
 
@@ -54,6 +54,11 @@ class UORO(Learner):
         A seed or a JAX key: decides the signs. The same seed gives the same signs in NumPy, torch
         and JAX. The key made from it is kept in the carry.
 
+    Raises
+    ------
+    ValueError, TypeError
+        If `seed` is negative, or neither an integer nor a key.
+
     References
     ----------
     Tallec and Ollivier, "Unbiased Online Recurrent Optimization", ICLR 2018, algorithm 1.
@@ -62,6 +67,7 @@ class UORO(Learner):
     def __init__(self, cell: Cell, seed: Any = 0) -> None:
         super().__init__(cell)
         self.seed = seed
+        self._words = draw_words(generator_from("seed", seed))
 
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
         """A carry of zeros for `batch` rows, and the key."""
@@ -71,7 +77,7 @@ class UORO(Learner):
             linear.name: xp.zeros((batch, *linear.parameter_shape), dtype=state.dtype)
             for linear in self.cell.maps
         }
-        key = make_key(generator_of(self.seed), like)
+        key = make_key(self._words, like)
         return Carry(state, RankOne(xp.zeros_like(state), right, key), xp.zeros((), dtype=xp.int32))
 
     @untracked

@@ -23,28 +23,23 @@ class Operand(NamedTuple):
 
 
 def preactivation_pattern(cell: Cell) -> SparsityPattern:
-    """Which rows of the state each preactivation of each unit feeds: [rows, targets * units]."""
-    units = np.arange(cell.hidden)
-    supports = []
-    for target in cell.targets:
-        parts = np.array([cell.parts.index(part) for part in cell.gain_parts[target]], np.int64)
-        supports += [parts * cell.hidden + unit for unit in units]
+    """Where the influence of one step is kept, by preactivation: [rows, targets * units].
+
+    What feeds unit i has all parts of unit i, those too that its derivative leaves at zero: a
+    unit's parts stay together, and SnAp-1 is BPTT without the paths between units.
+    """
+    units, parts = np.arange(cell.hidden), np.arange(len(cell.parts)) * cell.hidden
     return SparsityPattern.from_columns(
-        (cell.rows, len(supports)),
-        np.concatenate([[0], np.cumsum([len(support) for support in supports])]),
-        np.concatenate(supports),
-        np.arange(len(supports)),
+        (cell.rows, len(cell.targets) * cell.hidden),
+        np.arange(cell.hidden + 1) * len(parts),
+        (units[:, None] + parts).reshape(-1),
+        np.tile(units, len(cell.targets)),
     )
 
 
 def immediate_pattern(cell: Cell) -> SparsityPattern:
-    """Where ``df/dtheta`` may be nonzero: [rows, parameters]."""
-    columns = [
-        number * cell.hidden + linear.units
-        for number, target in enumerate(cell.targets)
-        for linear in cell.maps
-        if linear.target == target
-    ]
+    """Where the influence of one step is kept: [rows, parameters]; see `preactivation_pattern`."""
+    columns = [cell.targets.index(m.target) * cell.hidden + m.units for m in cell.maps]
     return preactivation_pattern(cell).take_columns(np.concatenate(columns))
 
 

@@ -42,9 +42,9 @@ class UORO(Learner):
     ``s~ = rho_0 D s~ + rho_1 v``,  ``theta~ = theta~ / rho_0 + v^T I / rho_1``,
 
     so that the mean of ``s~ theta~^T`` is the exact influence. The factors rho_0 and rho_1 make
-    the norms of the vectors equal, which keeps the variance low. A step costs about as much as
-    one of SnAp-1, whatever the density; the gradient is noisy, and every row of the batch draws
-    its own noise.
+    the norms of the vectors equal, which keeps the variance low. A step costs two to three of
+    SnAp-1, whatever the density; the gradient is noisy, and every row of the batch draws its own
+    noise.
 
     Parameters
     ----------

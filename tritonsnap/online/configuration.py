@@ -44,6 +44,10 @@ class TrainingConfig:
         Array library; by default the fastest one that is installed.
     cell, hidden, density
         Kind of cell, its units, and the density of its recurrent weights in (0, 1].
+    layers
+        Layers of that kind, one above the other.
+    exact
+        Whether the influence of several layers crosses them: see `tritonsnap.Stack`.
     method, order
         ``"snap"`` of that order, or one without: exact ``"rtrl"``, the local ``"rflo"``, the
         unbiased but noisy ``"uoro"``, or ``"bptt"``.
@@ -71,6 +75,8 @@ class TrainingConfig:
     cell: CellName = "gru"
     hidden: int = 256
     density: float = 1.0
+    layers: int = 1
+    exact: bool = False
     method: MethodName = "snap"
     order: int = 1
     influence_dtype: InfluenceName = "float32"
@@ -91,7 +97,7 @@ class TrainingConfig:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"`{name}` must be one of {allowed}, got {getattr(self, name)!r}")
-        for name in ("hidden", "order", "batch", "update_every"):
+        for name in ("hidden", "layers", "order", "batch", "update_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
         if not 0 < self.density <= 1:
@@ -104,6 +110,12 @@ class TrainingConfig:
             raise ValueError("`influence_dtype`: NumPy has no bfloat16, only float16")
         if self.seed < 0:
             raise ValueError(f"`seed` must not be negative, got {self.seed}")
+        if self.exact and self.layers == 1:
+            raise ValueError("`exact` goes with several `layers` only")
+        if self.layers > 1 and self.method in ("rflo", "uoro"):
+            raise ValueError(f"`method`: {self.method} learns one layer, got {self.layers}")
+        if self.layers > 1 and self.influence_dtype != "float32":
+            raise ValueError("`influence_dtype` goes with one layer only")
         if self.text is not None and self.task != "text":
             raise ValueError("`text` goes with the task 'text' only")
 
@@ -120,8 +132,18 @@ class TrainingConfig:
         return TextTask(reference_text() if self.text is None else _read(self.text), self.batch)
 
     def make_learner(self, inputs: int) -> Any:
-        """Build the cell and its learner."""
-        cell = make_cell(self.cell, inputs, self.hidden, self.density, self.seed)
+        """Build the network and its learner."""
+        cells = [
+            make_cell(
+                self.cell,
+                self.hidden if number else inputs,
+                self.hidden,
+                self.density,
+                self.seed + number,
+            )
+            for number in range(self.layers)
+        ]
+        cell: Any = cells[0] if self.layers == 1 else tritonsnap.Stack(cells, exact=self.exact)
         stored = None if self.influence_dtype == "float32" else self.influence_dtype
         learners: dict[str, Callable[[], Any]] = {
             "snap": lambda: tritonsnap.SnAp(cell, self.order, influence_dtype=stored),

@@ -152,7 +152,7 @@ class DynamicsStructure:
         """D of a step, from what `prepare` returns."""
         targets = list(dict.fromkeys(linear.target for linear in self.maps))
         numbers = [self.cell.targets.index(target) for target in targets]
-        if len(numbers) == 1 and step.own is None:  # diag(g) W is never multiplied out
+        if step.own is None and len(numbers) == 1:  # diag(g) W is never multiplied out
             return Operand(weights[0], step.gains[..., numbers[0], :])
         total = None
         for number, weight in zip(numbers, weights, strict=True):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
 from tritonsnap.checks import check_choice
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry, narrowed, widened
-from tritonsnap.online.cell import Cell, Params, Prepared
+from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 from tritonsnap.online.dynamics import (
     DynamicsStructure,
     dynamics_pattern,
@@ -23,6 +23,9 @@ from tritonsnap.ops import influence_gradient, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity.snap import check_order, snap_pattern
+
+if TYPE_CHECKING:
+    from tritonsnap.online.stack.network import Stack
 
 HalfPrecision = Literal["float16", "bfloat16"]
 
@@ -51,7 +54,7 @@ class SnAp(Learner):
     Parameters
     ----------
     cell
-        The network.
+        The network: a `Cell` or a `Stack`.
     order
         The number of steps n >= 1; None keeps everything, which is exact RTRL.
     influence_dtype
@@ -79,12 +82,18 @@ class SnAp(Learner):
     """Whether influence flows through recurrent weights, not only within each unit."""
 
     def __init__(
-        self, cell: Cell, order: int | None = 1, *, influence_dtype: HalfPrecision | None = None
+        self,
+        cell: Cell | Stack,
+        order: int | None = 1,
+        *,
+        influence_dtype: HalfPrecision | None = None,
     ) -> None:
         super().__init__(cell)
         check_order(order)
         if influence_dtype is not None:
             check_choice("influence_dtype", influence_dtype, get_args(HalfPrecision))
+            if self.network is not Cell:
+                raise ValueError("`influence_dtype` goes with a single cell, not with a Stack")
         self.order = order
         self.influence_dtype = influence_dtype
 
@@ -158,7 +167,7 @@ class SnAp(Learner):
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)
         flat = influence_gradient(dL_dstate, widened(carry), self.plan, sum_batch=True)
-        return self._by_parameter(flat)
+        return self.by_parameter(flat)
 
     def run_sequence(
         self,
@@ -194,33 +203,45 @@ class SnAp(Learner):
 
         end, _ = scan(body, start, (xs, ys, mask, resets))
         carry, total, gradients, readout_gradients = end
-        by_parameter = self._by_parameter(packing.unpack_columns(gradients, like=total))
+        by_parameter = self.by_parameter(packing.unpack_columns(gradients, like=total))
         if readout is None:
             return total, by_parameter, carry
         return total, (by_parameter, readout_gradients), carry
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = widened(carry)
+        influence = self.updated(self.structure, ready, widened(carry), linear, reset)
+        return Carry(linear.state, narrowed(influence, carry), carry.step + 1), linear.state
+
+    def updated(
+        self,
+        structure: FactorStructure,
+        ready: SnApPrepared,
+        influence: tuple[Any, ...],
+        linear: Linearization,
+        reset: Any,
+    ) -> tuple[Any, ...]:
+        """The influence after a step, all of it or the blocks that `structure` has."""
         if reset is not None:
-            influence = tuple(_reset_block(block, reset) for block in influence)
-        operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
-        influence = influence_update(
+            influence = tuple(reset_rows(block, reset) for block in influence)
+        dense = self._dense(linear.state)
+        operand = self.dynamics.operand(ready.weights, linear, dense)
+        return influence_update(
             operand.d,
             influence,
-            Factors(linear.gains, linear.sources, self.structure),
-            self.plan,
+            Factors(linear.gains, linear.sources, structure),
+            structure.plan,
             row_scale=operand.row_scale,
-            form="dense" if self._dense(x) else "values",
+            form="dense" if dense else "values",
         )
-        return Carry(linear.state, narrowed(influence, carry), carry.step + 1), linear.state
 
     def _dense(self, *arrays: Any) -> bool:
         """Whether the plan wants D as a dense matrix from the library of `arrays`."""
         library_of(*arrays)
         return self.plan.packing_for(arrays[0]).wants_dense
 
-    def _by_parameter(self, flat: Any) -> Params:
+    def by_parameter(self, flat: Any) -> Params:
+        """A flat gradient [..., columns] as a dict of arrays like the parameters."""
         gradients, begin = {}, 0
         for linear in self.cell.maps:
             end = begin + linear.num_parameters
@@ -244,15 +265,8 @@ class RTRL(SnAp):
     Networks", Neural Computation 1(2), 1989.
     """
 
-    def __init__(self, cell: Cell, *, influence_dtype: HalfPrecision | None = None) -> None:
+    def __init__(self, cell: Cell | Stack, *, influence_dtype: HalfPrecision | None = None) -> None:
         super().__init__(cell, None, influence_dtype=influence_dtype)
 
     def __repr__(self) -> str:
         return f"RTRL({self.cell!r}{self._stored_as()})"
-
-
-def _reset_block(block: Any, reset: Any) -> Any:
-    """A block of the influence with the rows of the batch in `reset` zeroed, NaN or not."""
-    xp = namespace_of(block)
-    rows = reset.reshape(-1, *(1,) * (block.ndim - 1))
-    return xp.where(rows, xp.zeros_like(block), block)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tritonsnap.arrays import Library, namespace_of
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, Prepared, generator_from
 from tritonsnap.online.learner import Learner, LossFunction
@@ -67,7 +67,7 @@ class UORO(Learner):
     def __init__(self, cell: Cell, seed: Any = 0) -> None:
         super().__init__(cell)
         self.seed = seed
-        self._words = draw_words(generator_from("seed", seed))
+        self._words = draw_words(generator_from(seed, "seed"))
 
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
         """A carry of zeros for `batch` rows, and the key."""
@@ -131,7 +131,7 @@ class UORO(Learner):
         cell = self.cell
         left, right, key = carry.influence
         left = self._reset_state(left, reset)
-        right = map_tree(lambda leaf: _reset_rows(leaf, reset), right)
+        right = map_tree(lambda leaf: reset_rows(leaf, reset), right)
         linear = cell.linearize(ready, self._reset_state(carry.state, reset), x)
         signs = random_signs(key, carry.step, tuple(left.shape), left.dtype)
         left = state_tangent(cell, ready, linear, left)
@@ -166,11 +166,3 @@ def _balance(right: Params, left: Any) -> Any:
 def _like(factor: Any, leaf: Any) -> Any:
     """A factor [batch] with the axes of [batch, ...]."""
     return factor.reshape(-1, *(1,) * (leaf.ndim - 1))
-
-
-def _reset_rows(leaf: Any, reset: Any) -> Any:
-    """The rows of the batch in `reset` zeroed, NaN or not."""
-    if reset is None:
-        return leaf
-    xp = namespace_of(leaf)
-    return xp.where(_like(reset, leaf), xp.zeros_like(leaf), leaf)

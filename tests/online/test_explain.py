@@ -14,6 +14,8 @@ CELLS = [
     ts.RNN(inputs=3, hidden=40, density=0.1, input_density=0.5, seed=1),
     ts.GRU(inputs=5, hidden=32, density=0.05, seed=2),
     ts.GRU(inputs=2, hidden=12),
+    ts.LSTM(inputs=3, hidden=20, density=0.1),
+    ts.LRU(inputs=3, hidden=10),
 ]
 
 
@@ -22,7 +24,7 @@ CELLS = [
 def test_it_agrees_with_the_plans(cell, library: str) -> None:
     found = ts.explain(cell, batch=3, steps=10, library=library)
     assert [row.name for row in found.rows] == ["SnAp-1", "SnAp-2", "SnAp-3", "RTRL", "BPTT(10)"]
-    assert found.colors == ts.color_rows(immediate_pattern(cell)).num_colors == 1
+    assert found.colors == ts.color_rows(immediate_pattern(cell)).num_colors == len(cell.parts)
     for row, order in zip(found.rows, (1, 2, 3, None), strict=False):
         plan = ts.SnAp(cell, order).plan
         packing = plan.packing(found.target)
@@ -45,8 +47,9 @@ def test_it_agrees_with_the_plans(cell, library: str) -> None:
 
 def test_known_sparsity() -> None:
     """The percentages of zeros that Menick et al. report, recurrent weights only."""
-    cell = ts.RNN(inputs=1, hidden=256, density=0.0625, input_density=1e-9)
-    zeros = [100 * (1 - row.density) for row in ts.explain(cell, (1, 2, 3)).rows[:3]]
+    sizes = {"inputs": 1, "hidden": 256, "density": 0.0625, "input_density": 1e-9}
+    found = [ts.explain(ts.RNN(**sizes, seed=seed), (1, 2, 3)).rows[:3] for seed in range(6)]
+    zeros = np.mean([[100 * (1 - row.density) for row in rows] for rows in found], axis=0)
     assert zeros == pytest.approx([99.6, 93.4, 34.5], abs=0.6)
 
 

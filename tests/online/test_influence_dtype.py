@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from networks import problem
 
-from tritonsnap import RFLO, RNN, RTRL, SnAp
+from tritonsnap import RFLO, RNN, RTRL, SnAp, Stack
 from tritonsnap.arrays import namespace, to_numpy
 
 jax = pytest.importorskip("jax")
@@ -100,3 +100,5 @@ def test_numpy_has_no_bfloat16() -> None:
         SnAp(CELL, influence_dtype="bfloat16").init(1)
     with pytest.raises(ValueError, match="`influence_dtype` must be one of"):
         SnAp(CELL, influence_dtype="int8")
+    with pytest.raises(ValueError, match="`influence_dtype` goes with a Cell only"):
+        SnAp(Stack([CELL]), influence_dtype="float16")

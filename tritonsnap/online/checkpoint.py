@@ -96,8 +96,10 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any) -> Any:
         library = library_of(template)
         if library == "numpy":
             return array
-        xp = namespace(library)
-        return xp.asarray(array, device=device_of(template), dtype=template.dtype)
+        # a JAX array that was put nowhere in particular goes along with any others
+        anywhere = library == "jax" and not template.committed
+        device = None if anywhere else device_of(template)
+        return namespace(library).asarray(array, device=device, dtype=template.dtype)
 
     return map_tree(restored, like)
 

@@ -13,7 +13,7 @@ from tritonsnap.online.optimizers import SGD, Adam, Optimizer
 from tritonsnap.online.tasks import CopyTask, TextTask, reference_text
 
 TaskName = Literal["text", "copy"]
-CellName = Literal["rnn", "gru"]
+CellName = Literal["rnn", "leaky", "gru", "lstm", "lru"]
 MethodName = Literal["snap", "rtrl", "rflo", "uoro", "bptt"]
 InfluenceName = Literal["float32", "float16", "bfloat16"]
 OptimizerName = Literal["sgd", "adam"]
@@ -26,7 +26,13 @@ def make_cell(
     name: CellName, inputs: int, hidden: int, density: float, seed: int
 ) -> tritonsnap.Cell:
     """Build a cell by the name that the command line has for it."""
-    kinds: dict[CellName, type[tritonsnap.Cell]] = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}
+    kinds: dict[CellName, type[tritonsnap.Cell]] = {
+        "rnn": tritonsnap.RNN,
+        "leaky": tritonsnap.LeakyRNN,
+        "gru": tritonsnap.GRU,
+        "lstm": tritonsnap.LSTM,
+        "lru": tritonsnap.LRU,
+    }
     return kinds[name](inputs=inputs, hidden=hidden, density=density, seed=seed)
 
 

@@ -93,7 +93,9 @@ class SnAp(Learner):
         if influence_dtype is not None:
             check_choice("influence_dtype", influence_dtype, get_args(HalfPrecision))
             if self.network is not Cell:
-                raise ValueError("`influence_dtype` goes with a single cell, not with a Stack")
+                raise ValueError(
+                    f"`influence_dtype` goes with a Cell only, `cell` is a {type(cell).__name__}"
+                )
         self.order = order
         self.influence_dtype = influence_dtype
 
@@ -242,12 +244,7 @@ class SnAp(Learner):
 
     def by_parameter(self, flat: Any) -> Params:
         """A flat gradient [..., columns] as a dict of arrays like the parameters."""
-        gradients, begin = {}, 0
-        for linear in self.cell.maps:
-            end = begin + linear.num_parameters
-            gradients[linear.name] = linear.shaped(flat[..., begin:end])
-            begin = end
-        return gradients
+        return self.cell.shaped(flat)
 
     def __repr__(self) -> str:
         return f"SnAp({self.cell!r}, order={self.order}{self._stored_as()})"

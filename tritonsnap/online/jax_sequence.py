@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.stack.bptt import StackBPTT
 from tritonsnap.online.stack.crossing import Crossing
@@ -20,6 +22,7 @@ from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
 from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
 from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
 from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
+from tritonsnap.online.uoro import UORO
 from tritonsnap.plan.jax_tree import Static, on_device
 
 
@@ -84,17 +87,19 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
         weights = tuple(next(rest) for _ in dynamics.weight_index)
         row = None if dynamics.row is None else next(rest)
         own = None if dynamics.own_index is None else next(rest)
-        view.__dict__["dynamics"] = type(dynamics)(view.cell, weights, row, own)
+        view.__dict__["dynamics"] = replace(
+            dynamics, cell=view.cell, weight_index=weights, row=row, own_index=own
+        )
     return view
 
 
-def _flatten_bptt(learner: BPTT) -> tuple[Any, Static]:
+def _flatten_plain(learner: Learner) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    return (_places(learner.cell),), Static(host, f"BPTT {host.cell.digest}")
+    return (_places(learner.cell),), Static(host, f"{type(host).__name__} {host.cell.digest}")
 
 
-def _unflatten_bptt(static: Static, children: Any) -> BPTT:
-    view: BPTT = _view(static.value)
+def _unflatten_plain(static: Static, children: Any) -> Learner:
+    view: Learner = _view(static.value)
     if isinstance(children[0], list):
         view.cell = _with_places(view.cell, children[0])
     return view
@@ -163,7 +168,7 @@ def _unflatten_stack(static: Static, children: Any) -> StackLearner:
 jax.tree_util.register_dataclass(Crossing, ["products", "plan"], ["sources"])
 for stacked in (StackSnAp, StackRTRL, StackBPTT):
     jax.tree_util.register_pytree_node(stacked, _flatten_stack, _unflatten_stack)
-for kind in (SnAp, RTRL):
+for kind in (SnAp, RTRL, RFLO):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-for backward in (BPTT, UnfactoredBPTT):
-    jax.tree_util.register_pytree_node(backward, _flatten_bptt, _unflatten_bptt)
+for plain in (BPTT, UORO, UnfactoredBPTT):
+    jax.tree_util.register_pytree_node(plain, _flatten_plain, _unflatten_plain)

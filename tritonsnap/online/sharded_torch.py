@@ -123,10 +123,11 @@ class Sharded(SnAp):
         sizes = np.diff(mask.support_indptr)[mask.column_kind[self.columns]]
         return torch.as_tensor(ranges(mask.column_starts()[self.columns], sizes)).to(like.device)
 
-    def _by_parameter(self, flat: Any) -> Params:
+    def by_parameter(self, flat: Any) -> Params:
+        """A gradient of this process's columns, of all processes together, like the parameters."""
         whole = flat.new_zeros(self.cell.num_parameters)
         whole[torch.as_tensor(self.columns).to(flat.device)] = self._sum(flat, DATA)
-        return super()._by_parameter(self._sum(whole, COLUMNS))
+        return super().by_parameter(self._sum(whole, COLUMNS))
 
     def _sum(self, array: Any, axis: str) -> Any:
         """The sum of an array over the processes along an axis of the mesh."""

@@ -79,6 +79,12 @@ def check_choice(name: str, value: Any, allowed: Collection[Any]) -> None:
         raise ValueError(f"`{name}` must be one of {tuple(allowed)}, got {_shown(value)}")
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Raise a `TypeError` unless `value` is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` must be True or False, got {_shown(value)}")
+
+
 def check_instance(name: str, value: Any, kind: type) -> None:
     """Raise a `TypeError` unless `value` is of the class `kind`."""
     if not isinstance(value, kind):

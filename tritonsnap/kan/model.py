@@ -291,7 +291,11 @@ class KAN:
         ValueError
             If it is damaged or holds something else.
         """
-        return cls.restored(*storage.read_model(path))
+        settings, functions = storage.read_model(path)
+        try:
+            return cls.restored(settings, functions)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} holds no valid model: {error}") from error
 
     def to_json(self) -> str:
         """Write the model as JSON text, with the names of the ``.npz`` file and nested lists."""

@@ -21,7 +21,7 @@ from tritonsnap.checks import (
     check_number,
     check_share,
 )
-from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.files import parse_json, read_arrays, write_arrays
 from tritonsnap.kan import storage
 from tritonsnap.kan.data import Block, Source, checked_blocks, finite_records, shuffled
 from tritonsnap.kan.engines import Engine, EngineName, Plan, open_engine
@@ -289,7 +289,7 @@ class Trainer:
         """
         arrays = read_arrays(path, FORMAT)
         try:
-            about, history = json.loads(str(arrays["trainer"])), str(arrays["history"])
+            about, history = parse_json(str(arrays["trainer"])), str(arrays["history"])
             trainer = cls(KAN.restored(*storage.from_arrays(arrays)), **about["settings"])
             trainer.history = History.from_json(history)
             trainer.seconds = about["seconds"]

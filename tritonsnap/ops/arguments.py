@@ -62,14 +62,28 @@ def read_pair(r: Any, x: Any, packing: Packing) -> tuple[Influence, Influence]:
     left, right = read_influence("r", r, packing, "mask"), read_influence("x", x, packing, "x")
     if left.flat != right.flat:
         raise ValueError("`r` and `x` must be both flat or both packed")
-    if not left.arrays:
-        raise ValueError("`r` and `x` hold no blocks, so no dtype: give them flat")
+    first_array(r)
     if not _compatible(left.batch, right.batch):
         raise ValueError(
             f"`r` must have batch axes that broadcast with the {list(right.batch)} of `x`, "
             f"got {list(left.batch)}"
         )
     return left, right
+
+
+def first_array(r: Any) -> Any:
+    """The first array of the operand `r` of an outer product, flat or packed.
+
+    Raises
+    ------
+    ValueError
+        If it has none.
+    """
+    if not isinstance(r, (tuple, list)):
+        return r
+    if not r:
+        raise ValueError("`r` holds no blocks, so no dtype: give `r` and `x` flat")
+    return r[0]
 
 
 def dynamics_form(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritonsnap.arrays import library_of_arguments
+from tritonsnap.checks import check_flag
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 
 
@@ -40,6 +41,8 @@ def influence_gradient(
     ----------
     Menick et al., ICLR 2021, equation 2.
     """
+    check_flag("sum_batch", sum_batch)
+    check_flag("packed", packed)
     face: Any
     library = library_of_arguments({"delta": delta}, packed={"j": j})
     if library == "torch":

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from networks import Problem, as_numpy, largest_difference, off_diagonal_stopped
-from stacks import Accumulator, differentiated, stack_problem
+from stacks import Accumulator, Tanh, differentiated, stack_problem
 
 from tritonsnap import (
     BPTT,
@@ -57,6 +57,7 @@ LAYERS = {
         Skip("input"),
         Accumulator(inputs=9, hidden=4),
         Skip(1),
+        Tanh(10, 10),
         RNN(inputs=10, hidden=5),
         Skip(4),
         LayerNorm(9),
@@ -410,7 +411,7 @@ def test_the_page_on_stacks_runs() -> None:
 def test_structure() -> None:
     stack = Stack(LAYERS["around"])
     assert (stack.inputs, stack.outputs, stack.memory, stack.rows) == (3, 4, 19, 23)
-    assert stack.sizes == (3, 5, 6, 6, 9, 4, 10, 5, 9, 9, 4)
+    assert stack.sizes == (3, 5, 6, 6, 9, 4, 10, 10, 5, 9, 9, 4)
     assert stack.output == slice(19, 23)
     params = stack.init(0)
     assert list(params)[:5] == ["0.kernel", "0.bias", "1.input", "1.recurrent", "1.bias"]
@@ -464,8 +465,10 @@ def test_wrong_layers(layers: list, kind: type, message: str) -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(TypeError, match="`exact` must be True or False, got 1"):
+    with pytest.raises(TypeError, match="`exact` must be a bool, got 1"):
         Stack(SMALL, exact=1)
+    with pytest.raises(TypeError, match="`layers` must be a list or a tuple, got RNN"):
+        Stack(SMALL[0])
     for source in (-1, 1.5, True, "output"):
         with pytest.raises(ValueError, match="`source` must be"):
             Skip(source)

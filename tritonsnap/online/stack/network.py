@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritonsnap.arrays import Library, namespace, namespace_of
+from tritonsnap.checks import check_instance
 from tritonsnap.online.cell import (
     Cell,
     Linearization,
@@ -86,9 +87,10 @@ class Stack:
     sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.layers, (list, tuple)):
+            raise TypeError(f"`layers` must be a list or a tuple, got {type(self.layers).__name__}")
         object.__setattr__(self, "layers", tuple(self.layers))
-        if not isinstance(self.exact, bool):
-            raise TypeError(f"`exact` must be True or False, got {self.exact!r}")
+        check_instance("exact", self.exact, bool)
         for number, layer in enumerate(self.layers):
             if not isinstance(layer, (Cell, FeedForward, Skip)):
                 raise TypeError(

@@ -38,15 +38,20 @@ class Learner(ABC):
     network: ClassVar[type] = Cell
     """What the rule learns."""
 
-    of_stack: ClassVar[type[Learner] | None] = None
-    """The form of the rule that learns a `Stack`."""
+    forms: ClassVar[tuple[type[Learner], ...]] = ()
+    """The forms of the rule for other kinds of networks."""
 
     def __new__(cls, cell: Any = None, *args: Any, **kwargs: Any) -> Self:
-        """Make the learner, of a `Stack` the form of the rule for stacks."""
-        stacked = cls.__dict__.get("of_stack")
-        if stacked is not None and isinstance(cell, stacked.network):
-            return object.__new__(stacked)
+        """Make the learner, in the form of the rule for this kind of network."""
+        for form in cls.__dict__.get("forms", ()):
+            if isinstance(cell, form.network):
+                return object.__new__(form)
         return object.__new__(cls)
+
+    @classmethod
+    def add_form(cls, form: type[Learner]) -> None:
+        """Make `form` what this rule is for the networks that `form` learns."""
+        cls.forms = (*cls.__dict__.get("forms", ()), form)  # not the forms of a base class
 
     def __init__(self, cell: Cell | Stack) -> None:
         check_instance("cell", cell, self.network)

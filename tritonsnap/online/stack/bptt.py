@@ -150,4 +150,4 @@ class StackBPTT(StackLearner, BPTT):
         return self.stack.joined(by_layer)
 
 
-BPTT.of_stack = StackBPTT
+BPTT.add_form(StackBPTT)

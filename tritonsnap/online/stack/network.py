@@ -22,7 +22,7 @@ from tritonsnap.online.cell import (
     generator_from,
 )
 from tritonsnap.online.stack.feed_forward import FeedForward, Skip
-from tritonsnap.online.stack.inputs import input_adjoint, input_kernel
+from tritonsnap.online.stack.inputs import input_adjoint, input_kernel, input_maps
 
 Layer = Cell | FeedForward | Skip
 
@@ -312,6 +312,22 @@ class Stack:
         return tuple(
             moment.gains if isinstance(moment, Linearization) else moment for moment in moments
         )
+
+    def zeros_down(self, batch: int, xp: Any, dtype: Any) -> tuple[Any, Any]:
+        """What `trace` and `weights_down` give, in zeros."""
+        trace, weights = [], []
+        for layer, size in zip(self.layers, self.sizes, strict=False):
+            own: Any = {}
+            shape: tuple[int, ...] = (batch, size)
+            if isinstance(layer, Cell):
+                shape = (batch, len(layer.targets), layer.rows)
+                width = len(input_maps(layer)) * layer.hidden
+                own = xp.zeros((layer.inputs, width), dtype=dtype)
+            elif isinstance(layer, FeedForward):
+                own = {m.name: xp.zeros(m.parameter_shape, dtype=dtype) for m in layer.maps}
+            trace.append(xp.zeros(shape, dtype=dtype))
+            weights.append(own)
+        return tuple(trace), tuple(weights)
 
     def descend(
         self,

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
@@ -121,25 +119,13 @@ class StackSnAp(StackLearner, SnAp):
                 return None
             return plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
 
-        # a step in NumPy tells the shapes of the rest
-        stack = self.stack
-        ready = stack.prepare(stack.init(0, dtype=dtype))
-        _, moments = stack.linearize(
-            ready.layers,
-            np.zeros((batch, stack.rows), dtype),
-            np.zeros((batch, stack.inputs), dtype),
-        )
-        rest = map_tree(
-            lambda array: xp.zeros(array.shape, dtype=state.dtype),
-            (stack.trace(moments), stack.weights_down(ready.layers)),
-        )
         influence = StackInfluence(
             tuple(
                 None if learner is None else learner.init(batch, like, dtype).influence
                 for learner in self.learners
             ),
             tuple(zeros(plan) for plan in self.crossing_plans),
-            *rest,
+            *self.stack.zeros_down(batch, xp, state.dtype),
         )
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
@@ -347,5 +333,5 @@ def _behind(front: Any, back: Any) -> Any:
     return back if front is None else namespace_of(back).concat([front, back], axis=-1)
 
 
-SnAp.of_stack = StackSnAp
-RTRL.of_stack = StackRTRL
+SnAp.add_form(StackSnAp)
+RTRL.add_form(StackRTRL)

@@ -148,7 +148,8 @@ class StackSnAp(StackLearner, SnAp):
         """Go one step forward; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        state, influence = self._forward(ready, carry.state, carry.influence, x, reset)
+        before = carry.influence._replace(down=ready.down)
+        state, influence = self._forward(ready, carry.state, before, x, reset)
         return Carry(state, influence, carry.step + 1), self.output_of(state)
 
     @untracked
@@ -214,7 +215,7 @@ class StackSnAp(StackLearner, SnAp):
         )
         past = map_tree(lambda block: reset_rows(block, reset), influence.crossing)
         crossing = self._cross(ready, moments, own, past)
-        return state, StackInfluence(own, crossing, self.stack.trace(moments), ready.down)
+        return state, StackInfluence(own, crossing, self.stack.trace(moments), influence.down)
 
     def _cross(
         self,

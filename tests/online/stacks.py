@@ -101,7 +101,7 @@ def cell_step(xp, cell, params, state, x, cut):
     """The new state of a cell and what it passes on."""
     if not isinstance(cell, Accumulator):
         new = new_state(xp, cell, params, state, x, cut)
-        return new, new
+        return new, new[..., cell.output]
     memory, hidden = state[..., : cell.hidden], state[..., cell.hidden :]
     recurrent = kernel(xp, cell, params, "recurrent")
     a = x @ kernel(xp, cell, params, "input") + hidden @ recurrent + params["bias"]

@@ -11,9 +11,12 @@ from stacks import Accumulator, Tanh, differentiated, stack_problem
 from tritonsnap import (
     BPTT,
     GRU,
+    LRU,
+    LSTM,
     RNN,
     RTRL,
     LayerNorm,
+    LeakyRNN,
     Linear,
     Skip,
     SnAp,
@@ -49,6 +52,13 @@ LAYERS = {
         RNN(inputs=6, hidden=8, density=0.3, input_density=0.5, seed=3),
         Skip(0, how="sum"),
         RNN(inputs=8, hidden=7, density=0.2, seed=4),
+    ],
+    "kinds": [
+        LSTM(inputs=3, hidden=4),
+        LRU(inputs=4, hidden=3),
+        Linear(6, 4),
+        LeakyRNN(inputs=4, hidden=5, leak=0.3, learn_leak=True),
+        LSTM(inputs=5, hidden=3, density=0.5),
     ],
     "around": [
         Linear(3, 5),

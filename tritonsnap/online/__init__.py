@@ -1,9 +1,10 @@
 """Online training: cells, learners, readout, tasks and the training loop."""
 
+import tritonsnap.online.unfactored.learners  # noqa: F401 - the learners' forms
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Linearization
-from tritonsnap.online.cells import GRU, RNN
+from tritonsnap.online.cells import GRU, LRU, LSTM, RNN, LeakyRNN
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.readout import Readout
@@ -12,16 +13,21 @@ from tritonsnap.online.stack.bptt import StackBPTT
 from tritonsnap.online.stack.feed_forward import FeedForward, LayerNorm, Linear, Skip
 from tritonsnap.online.stack.network import Stack
 from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
+from tritonsnap.online.unfactored.function_cell import FunctionCell
 
 __all__ = [
     "BPTT",
     "GRU",
+    "LRU",
+    "LSTM",
     "RNN",
     "RTRL",
     "Carry",
     "Cell",
     "FeedForward",
+    "FunctionCell",
     "LayerNorm",
+    "LeakyRNN",
     "Learner",
     "Linear",
     "LinearMap",

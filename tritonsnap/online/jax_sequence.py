@@ -9,8 +9,13 @@ from typing import Any
 import jax
 
 from tritonsnap.online.bptt import BPTT
+from tritonsnap.online.cell import Cell
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.stack.feed_forward import FeedForward
+from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
+from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
+from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
 from tritonsnap.plan.jax_tree import Static, on_device
 
 
@@ -34,16 +39,15 @@ def run(learner: Learner, *arguments: Any) -> Any:
     return _run(learner, *arguments)
 
 
-def _places(learner: Learner) -> list[Any]:
-    """The index arrays of the cell's sparse weights."""
-    cell = learner.cell
-    return on_device([m.place for m in cell.maps if m.pattern is not None], cell)
+def _places(layer: Cell | FeedForward) -> list[Any]:
+    """The index arrays of the sparse weights."""
+    return on_device([m.place for m in layer.maps if m.pattern is not None], layer)
 
 
-def _with_places(cell: Any, places: list[Any]) -> Any:
-    view, rest = copy.copy(cell), iter(places)
+def _with_places(layer: Any, places: list[Any]) -> Any:
+    view, rest = copy.copy(layer), iter(places)
     view.__dict__["maps"] = tuple(
-        linear if linear.pattern is None else linear.with_place(next(rest)) for linear in cell.maps
+        linear if linear.pattern is None else linear.with_place(next(rest)) for linear in layer.maps
     )
     return view
 
@@ -61,7 +65,7 @@ def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     kept = [array for array in arrays if array is not None]
     host = learner.__dict__.get("host", learner)
     digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
-    children = (learner.structure, on_device(kept, dynamics), _places(learner))
+    children = (learner.structure, on_device(kept, dynamics), _places(learner.cell))
     return children, Static(host, digest)
 
 
@@ -82,7 +86,7 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
 
 def _flatten_bptt(learner: BPTT) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    return (_places(learner),), Static(host, f"BPTT {host.cell.digest}")
+    return (_places(learner.cell),), Static(host, f"BPTT {host.cell.digest}")
 
 
 def _unflatten_bptt(static: Static, children: Any) -> BPTT:
@@ -92,6 +96,37 @@ def _unflatten_bptt(static: Static, children: Any) -> BPTT:
     return view
 
 
+def _flatten_unfactored(learner: UnfactoredSnAp) -> tuple[Any, Static]:
+    host = learner.__dict__.get("host", learner)
+    digest = f"{type(host).__name__} {host.cell.digest} {host.plan.digest}"
+    blocks = on_device(learner.places(learner.plan.packing("xla")), learner)
+    return (learner.plan, blocks, learner.jacobians, _places(learner.cell)), Static(host, digest)
+
+
+def _unflatten_unfactored(static: Static, children: Any) -> UnfactoredSnAp:
+    host: UnfactoredSnAp = static.value
+    plan, blocks, jacobians, places = children
+    view: UnfactoredSnAp = _view(host)
+    view.__dict__.update(plan=plan, jacobians=jacobians)
+    if isinstance(blocks, list):  # else a placeholder of a tree transformation
+        view.__dict__["_places"] = {plan.packing("xla").digest: blocks}
+        view.cell = _with_places(host.cell, places)
+    return view
+
+
+jax.tree_util.register_pytree_node(
+    ProjectedJacobians,
+    lambda one: ((one.projection,), Static(one.cell, one.cell.digest)),
+    lambda static, children: ProjectedJacobians(static.value, *children),
+)
+jax.tree_util.register_pytree_node(
+    ResetBeforeJacobians,
+    lambda one: (on_device(list(one.arrays), one), None),
+    lambda _, arrays: ResetBeforeJacobians(tuple(arrays)),
+)
+for form in (UnfactoredSnAp, UnfactoredRTRL):
+    jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
 for kind in (SnAp, RTRL):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-jax.tree_util.register_pytree_node(BPTT, _flatten_bptt, _unflatten_bptt)
+for backward in (BPTT, UnfactoredBPTT):
+    jax.tree_util.register_pytree_node(backward, _flatten_bptt, _unflatten_bptt)

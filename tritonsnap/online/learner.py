@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from tritonsnap.arrays import (
     Library,
@@ -18,7 +18,7 @@ from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
-from tritonsnap.online.trees import leaves_of
+from tritonsnap.online.trees import leaves_of, named_leaves
 
 if TYPE_CHECKING:
     from tritonsnap.online.stack.network import Stack
@@ -39,19 +39,14 @@ class Learner(ABC):
     """What the rule learns."""
 
     forms: ClassVar[tuple[type[Learner], ...]] = ()
-    """The forms of the rule for other kinds of networks."""
+    """The forms of the rule for other kinds of networks; see `form_of`."""
 
     def __new__(cls, cell: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Make the learner, in the form of the rule for this kind of network."""
         for form in cls.__dict__.get("forms", ()):
             if isinstance(cell, form.network):
-                return object.__new__(form)
+                return cast(Self, object.__new__(form))
         return object.__new__(cls)
-
-    @classmethod
-    def add_form(cls, form: type[Learner]) -> None:
-        """Make `form` what this rule is for the networks that `form` learns."""
-        cls.forms = (*cls.__dict__.get("forms", ()), form)  # not the forms of a base class
 
     def __init__(self, cell: Cell | Stack) -> None:
         check_instance("cell", cell, self.network)
@@ -242,7 +237,7 @@ class Learner(ABC):
         self.cell.check_params(params)
         check_instance("carry", carry, Carry)
         library_of_arguments(
-            {**params, "carry.state": carry.state, "xs": xs, "ys": ys},
+            {**dict(named_leaves(params)), "carry.state": carry.state, "xs": xs, "ys": ys},
             optional={"mask": mask, "resets": resets},
         )
         batch = carry.state.shape[0]
@@ -254,7 +249,7 @@ class Learner(ABC):
             raise ValueError(f"`xs` must have at least one step, got {list(xs.shape)}")
         if xs.dtype != carry.state.dtype:
             raise TypeError(f"`xs` must have the carry's dtype {carry.state.dtype}, got {xs.dtype}")
-        for name, value in params.items():
+        for name, value in named_leaves(params):
             if value.dtype != carry.state.dtype:
                 raise TypeError(
                     f"`params[{name!r}]` must have the carry's dtype {carry.state.dtype}, "
@@ -266,6 +261,19 @@ class Learner(ABC):
             )
         check_mask("mask", mask, tuple(xs.shape[:2]), boolean=False)
         check_mask("resets", resets, tuple(xs.shape[:2]), boolean=True)
+
+
+Form = TypeVar("Form", bound=type[Learner])
+
+
+def form_of(rule: type[Learner]) -> Callable[[Form], Form]:
+    """Make a class the form of a rule for its kind of `network`: the rule then makes instances."""
+
+    def register(form: Form) -> Form:
+        rule.forms = (*rule.__dict__.get("forms", ()), form)
+        return form
+
+    return register
 
 
 def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -> None:

@@ -7,17 +7,13 @@ from typing import Any
 
 import jax
 
-from tritonsnap.online.jax_sequence import _view, _with_places
+from tritonsnap.online.jax_sequence import _places, _view, _with_places
 from tritonsnap.online.stack.bptt import StackBPTT
 from tritonsnap.online.stack.crossing import Crossing
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.learner import StackLearner
 from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
-from tritonsnap.plan.jax_tree import Static, on_device
-
-
-def _places(layer: FeedForward) -> list[Any]:
-    return on_device([m.place for m in layer.maps if m.pattern is not None], layer)
+from tritonsnap.plan.jax_tree import Static
 
 
 def _flatten(learner: StackLearner) -> tuple[Any, Static]:

@@ -80,9 +80,8 @@ class Sharded(Learner):
             )
         super().__init__(learner.cell)
         self.learner = learner
-        self.mesh = Mesh(
-            mesh.devices, mesh.axis_names
-        )  # whose axes lay arguments out by themselves
+        # axes of this kind take arguments from wherever they lie
+        self.mesh = Mesh(mesh.devices, mesh.axis_names)
         packing = learner.plan.packing(TARGET)
         self.partition = Partition.build(packing, mesh.shape[COLUMNS], even=True)
 
@@ -99,7 +98,7 @@ class Sharded(Learner):
         of_first = plan.with_packing(packings[0])
         of_first.__dict__["_jax_target"] = TARGET
         first = structure.with_layouts(of_first, {packings[0].digest: layouts[0]})
-        object.__setattr__(first, "host", None)
+        object.__setattr__(first, "host", None)  # it is the template of the others, not the whole
         shard = copy.copy(self.learner)
         shard.__dict__["structure"] = first
         return shard, [np.stack(own) for own in zip(*arrays, strict=True)]

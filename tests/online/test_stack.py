@@ -1,8 +1,5 @@
 """Stacks against the autodiff of torch and JAX over the unrolled network."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 from networks import Problem, as_numpy, largest_difference, off_diagonal_stopped
@@ -407,16 +404,6 @@ def test_a_run_goes_on_from_a_checkpoint(like: str, tmp_path) -> None:
     found = given.run(RTRL(stack), restored)
     for one, other in zip(leaves_of(found[:2]), leaves_of(expected[:2]), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_the_page_on_stacks_runs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names: dict = {}
-    exec(example, names)
-    assert names["stack"].outputs == 64
-    assert names["gradients"].keys() == names["params"].keys()
-    assert all(np.abs(value).max() > 0 for value in names["gradients"].values())
 
 
 def test_structure() -> None:

@@ -109,10 +109,14 @@ def test_parameters_change_every_k_steps(method, update_every, text, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(("backend", "exact"), [("numpy", False), ("jax", True)])
-def test_stacks_train_and_go_on_bit_for_bit(backend, exact, text, tmp_path):
+def stacked(backend, exact, text):
     small = {**SMALL, "hidden": 4, "cell": "rnn"}
-    config = TrainingConfig(text=text, backend=backend, layers=2, exact=exact, **small)
+    return TrainingConfig(text=text, backend=backend, layers=2, exact=exact, **small)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_stacks_train_and_go_on_bit_for_bit(exact, text, tmp_path):
+    config = stacked("numpy", exact, text)
     whole = Run(config, tmp_path / "whole")
     assert whole.train(Budget(steps=20))
     Run(config, tmp_path / "parts").train(Budget(steps=10))
@@ -120,6 +124,15 @@ def test_stacks_train_and_go_on_bit_for_bit(backend, exact, text, tmp_path):
     second.train(Budget(steps=20))
     assert_same(second.state, whole.state)
     assert second.evaluate() == whole.evaluate()
+
+
+def test_stacks_train_alike_in_jax(text, tmp_path):
+    runs = [Run(stacked(like, True, text), tmp_path / like) for like in ("numpy", "jax")]
+    for run in runs:
+        run.train(Budget(steps=10))
+    states = [dict(named_leaves(run.state.params)) for run in runs]
+    for name, value in states[0].items():
+        np.testing.assert_allclose(to_numpy(states[1][name]), value, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", LIBRARIES)

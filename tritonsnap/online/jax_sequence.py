@@ -48,6 +48,7 @@ def places_of(layer: Cell | FeedForward) -> list[Any]:
 
 
 def with_places(layer: Any, places: list[Any]) -> Any:
+    """The layer with other index arrays for its sparse weights: operands of a program."""
     view, rest = copy.copy(layer), iter(places)
     view.__dict__["maps"] = tuple(
         linear if linear.pattern is None else linear.with_place(next(rest)) for linear in layer.maps

@@ -26,6 +26,7 @@ from tritonsnap.ops import (
     mix,
 )
 from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity import (
     ColumnGroups,
@@ -45,6 +46,8 @@ __all__ = [
     "Carry",
     "Cell",
     "ColumnGroups",
+    "Compressed",
+    "CompressedStructure",
     "DsmmPlan",
     "FactorStructure",
     "Factors",

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tritonsnap.plan.compressed import CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.plan.factors import FactorBlock, FactorStructure
+from tritonsnap.plan.factors import FactorStructure
+from tritonsnap.plan.immediate import ImmediateStructure
 from tritonsnap.plan.packing import collect, rebuild
 
 TARGET = "xla"
@@ -50,7 +52,7 @@ def _unflatten_plan(static: Static, arrays: Any) -> DsmmPlan:
     return plan.with_arrays(TARGET, list(arrays))
 
 
-def _flatten_structure(structure: FactorStructure) -> tuple[tuple[Any, list[Any]], Static]:
+def _flatten_structure(structure: ImmediateStructure) -> tuple[tuple[Any, list[Any]], Static]:
     layout = structure.layout(structure.plan.packing(TARGET))
     arrays = [array for block in layout for array in collect(block)]
     return (structure.plan, on_device(arrays, structure)), Static(
@@ -58,16 +60,17 @@ def _flatten_structure(structure: FactorStructure) -> tuple[tuple[Any, list[Any]
     )
 
 
-def _unflatten_structure(static: Static, children: Any) -> FactorStructure:
-    host: FactorStructure = static.value
+def _unflatten_structure(static: Static, children: Any) -> ImmediateStructure:
+    host: ImmediateStructure = static.value
     plan, arrays = children
     blocks = host.layout(host.plan.packing(TARGET))
     if not isinstance(arrays, list):  # a placeholder of a tree transformation
         return host.with_layout(plan, TARGET, blocks)
     rest = iter(arrays)
-    layout: tuple[FactorBlock, ...] = tuple(rebuild(block, rest) for block in blocks)
+    layout = tuple(rebuild(block, rest) for block in blocks)
     return host.with_layout(plan, TARGET, layout)
 
 
 jax.tree_util.register_pytree_node(DsmmPlan, _flatten_plan, _unflatten_plan)
-jax.tree_util.register_pytree_node(FactorStructure, _flatten_structure, _unflatten_structure)
+for kind in (FactorStructure, CompressedStructure):
+    jax.tree_util.register_pytree_node(kind, _flatten_structure, _unflatten_structure)

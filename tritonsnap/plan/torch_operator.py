@@ -90,6 +90,7 @@ class PlanOperator(ABC):
     """
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.operator = torch.library.custom_op(
             f"tritonsnap::{name}",
             self._cpu,

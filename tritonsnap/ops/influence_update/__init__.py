@@ -6,6 +6,7 @@ from typing import Any
 
 from tritonsnap.arrays import library_of
 from tritonsnap.ops.arguments import Form
+from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors
 
@@ -28,8 +29,9 @@ def influence_update(
         The dynamics ``ds_t/ds_{t-1}``, dense or as its values on `plan.dynamics`.
     j : float array [..., nnz(plan.x)], or tuple of blocks
         The influence ``ds_{t-1}/dtheta``, flat in canonical order or packed by ``plan.pack``.
-    immediate : Factors, float array [..., nnz(plan.mask)], or tuple of blocks
-        The immediate Jacobian ``df/dtheta``: as factors, which are never multiplied out, or as
+    immediate : Factors, Compressed, float array [..., nnz(plan.mask)], or tuple of blocks
+        The immediate Jacobian ``df/dtheta``: as factors, which are never multiplied out, in its
+        compressed form ``[..., colors, p]``, whose values are read where they are added, or as
         values on the whole mask.
     plan, row_scale, precision, form
         As in `masked_dsmm`.
@@ -42,7 +44,7 @@ def influence_update(
     Raises
     ------
     ValueError, TypeError
-        As `masked_dsmm`, and where the factors were made for another plan.
+        As `masked_dsmm`, and where the factors or the compressed Jacobian do not fit the plan.
 
     References
     ----------
@@ -51,8 +53,8 @@ def influence_update(
     """
     face: Any
     blocks = j if isinstance(j, (tuple, list)) else (j,)
-    if isinstance(immediate, Factors):
-        added: tuple[Any, ...] = (immediate.gains, immediate.sources)
+    if isinstance(immediate, (Factors, Compressed)):
+        added: tuple[Any, ...] = tuple(immediate[:-1])
     else:
         added = tuple(immediate) if isinstance(immediate, (tuple, list)) else (immediate,)
     library = library_of(d, *blocks, *added, row_scale)

@@ -14,10 +14,12 @@ from tritonsnap.ops.arguments import (
     read_influence,
 )
 from tritonsnap.ops.dynamics import Dynamics
+from tritonsnap.ops.influence_update.compressed import check_compressed
 from tritonsnap.ops.influence_update.factors import check_factors
 from tritonsnap.ops.masked_dsmm.jax import bind_product, product, take, with_zero
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
+from tritonsnap.plan.compressed import Compressed, CompressedBlock, CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorBlock, Factors, FactorStructure
 from tritonsnap.plan.packing import Packing
@@ -28,7 +30,7 @@ Array = jax.Array
 def influence_update(
     d: Array,
     j: Array | tuple[Array, ...],
-    immediate: Array | tuple[Array, ...] | Factors,
+    immediate: Array | tuple[Array, ...] | Factors | Compressed,
     plan: DsmmPlan,
     *,
     row_scale: Array | None = None,
@@ -43,21 +45,29 @@ def influence_update(
     form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
-    if isinstance(immediate, Factors):
-        check_factors(immediate, plan, given.batch)
+    if isinstance(immediate, (Factors, Compressed)):
         scale = () if row_scale is None else (row_scale,)
-        axes = [2 if form == "dense" else 1, 2, 1, *(1 for _ in scale)]
+        if isinstance(immediate, Factors):
+            check_factors(immediate, plan, given.batch)
+            primitive, added, axes = _influence_update, immediate[:2], [2, 1]
+        else:
+            check_compressed(immediate, plan, given.batch)
+            primitive, added, axes = _compressed_update, immediate[:1], [2]
+        axes = [2 if form == "dense" else 1, *axes, *(1 for _ in scale)]
         axes += [len(shape) for shape in packing.shapes("x")]
-        operands = (d, immediate.gains, immediate.sources, *scale, *given.blocks)
-        blocks = _influence_update(
-            immediate.structure, operands, axes, form=form, scaled=row_scale is not None
+        blocks = primitive(
+            immediate.structure,
+            (d, *added, *scale, *given.blocks),
+            axes,
+            form=form,
+            scaled=row_scale is not None,
         )
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
-    added = read_influence("immediate", immediate, packing, "mask")
+    values = read_influence("immediate", immediate, packing, "mask")
     blocks = bind_product(plan, d, form, given.blocks, row_scale)
-    if given.flat and added.flat:
-        return packing.unpack(blocks, like=given.values) + added.values
-    blocks = tuple(block + part for block, part in zip(blocks, added.blocks, strict=True))
+    if given.flat and values.flat:
+        return packing.unpack(blocks, like=given.values) + values.values
+    blocks = tuple(block + part for block, part in zip(blocks, values.blocks, strict=True))
     return packing.unpack(blocks, like=given.values) if given.flat else blocks
 
 
@@ -76,7 +86,28 @@ def _implementation(
     return update(packing, dynamics, blocks, Factors(gains, sources, structure), row_scale)
 
 
+def _compressed_implementation(
+    structure: CompressedStructure,
+    d: Array,
+    values: Array,
+    *rest: Array,
+    form: Form,
+    scaled: bool,
+) -> tuple[Array, ...]:
+    packing = structure.plan.packing("xla")
+    row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
+    products = product(packing, Dynamics(d, form, packing, jnp), blocks, row_scale)
+    compressed = values.reshape(*values.shape[:-2], -1)
+    return tuple(
+        _with_compressed(result, block, part, compressed)
+        for result, block, part in zip(
+            products, packing.blocks, structure.layout(packing), strict=True
+        )
+    )
+
+
 _influence_update = PlanPrimitive("influence_update", _implementation)
+_compressed_update = PlanPrimitive("compressed_update", _compressed_implementation)
 
 
 def update(
@@ -142,3 +173,18 @@ def _added(
             column = jnp.broadcast_to(jnp.arange(width), place.shape)
             flat = flat.at[..., place, column].add(added, mode="drop")
     return flat.reshape(result.shape)
+
+
+def _with_compressed(
+    result: Array, block: Block, part: CompressedBlock, compressed: Array
+) -> Array:
+    """A block with the flattened compressed immediate Jacobian added."""
+    if part.whole:
+        return result + take(with_zero(compressed), part.source)
+    own = len(block.mask_shape)
+    lead = jnp.broadcast_shapes(result.shape[: result.ndim - own], compressed.shape[:-1])
+    flat = jnp.broadcast_to(result, (*lead, *block.mask_shape)).reshape(*lead, -1)
+    flat = flat.at[..., part.place.astype(jnp.int32)].add(
+        take(compressed, part.source), unique_indices=True, mode="promise_in_bounds"
+    )
+    return flat.reshape(*lead, *block.mask_shape)

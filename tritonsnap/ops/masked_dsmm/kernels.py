@@ -65,11 +65,12 @@ def walk_product(
     d,  # [batch, nnz(D)]
     x,  # [batch, x_units * UNIT]
     row_scale,  # [batch, num_rows]
-    added,  # [batch, out_units * UNIT]
+    added,  # [batch, out_units * UNIT], or [batch, num_colors * num_columns] in mode 3
     gains,  # [batch, targets * num_rows]
     sources,  # [batch, sources]
     column_gain,  # [columns]
     column_source,  # [columns]
+    color,  # [num_values]: `num_colors` for nothing
     num_whole,
     num_values,
     batch,
@@ -77,13 +78,16 @@ def walk_product(
     x_units,
     out_units,
     scale_stride,
+    added_stride,
     gain_stride,
     source_stride,
     num_rows,
+    num_columns,
     num_units,
+    num_colors,
     square,  # X and M share supports
     scaled,  # rows of D are scaled
-    mode,  # what is added: 0 nothing, 1 gains * sources, 2 `added`
+    mode,  # what is added: 0 nothing, 1 gains * sources, 2 `added`, 3 what `color` reads of it
     out,  # [batch, out_units * UNIT]
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
@@ -143,6 +147,13 @@ def walk_product(
             b_sum += b_gain.to(kind) * b_source.to(kind)
     if mode == 2:
         b_sum += tl.load(added + o_out, mask=m_both, other=0).to(kind)
+    if mode == 3:
+        b_color = tl.load(color + o_value, mask=m_value, other=0).to(tl.int64)
+        b_column += tl.load(run_column + b_run, mask=m_value, other=0)
+        m_added = m_batch & (m_value & (b_color < num_colors))[None, :]
+        p_added = added + o_batch * added_stride
+        o_added = (b_color * num_columns + b_column)[None, :]
+        b_sum += tl.load(p_added + o_added, mask=m_added, other=0).to(kind)
     b_sum = b_sum.to(out.dtype.element_ty)
     m_out = m_batch & (o_value < out_units * UNIT)[None, :]
     if i_tile < num_whole:
@@ -166,21 +177,25 @@ def group_product(
     d,  # [batch, num_rows, num_inner]
     x,  # [batch, x_units * UNIT]
     row_scale,  # [batch, num_rows]
-    added,  # [batch, out_units * UNIT]
+    added,  # [batch, out_units * UNIT], or [batch, num_colors * num_columns] in mode 3
     gains,  # [batch, targets * num_rows]
     sources,  # [batch, sources]
     column_gain,  # [columns]
     column_source,  # [columns]
+    color,  # [values]: `num_colors` for nothing
     d_stride,
     x_units,
     out_units,
     scale_stride,
+    added_stride,
     gain_stride,
     source_stride,
     num_rows,
     num_inner,
+    num_columns,
     num_units,
     num_targets,
+    num_colors,
     scaled,
     mode,
     out,  # [batch, out_units * UNIT]
@@ -242,16 +257,23 @@ def group_product(
             b_sum += tl.where(m_fed, b_source[:, None] * b_gain[None, :], 0)
     elif mode == 2:
         b_sum += tl.load(added + o_out, mask=m_out, other=0).to(kind)
+    elif mode == 3:
+        o_value = value + o_column[:, None] * size + o_row[None, :]
+        b_color = tl.load(color + o_value, mask=m_out, other=0).to(tl.int64)  # [BC, BS]
+        p_added = added + i_batch * added_stride + column
+        o_added = b_color * num_columns + o_column[:, None]
+        m_added = m_out & (b_color < num_colors)
+        b_sum += tl.load(p_added + o_added, mask=m_added, other=0).to(kind)
     tl.store(out + o_out, b_sum.to(out.dtype.element_ty), mask=m_out)
 
 
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 _TYPES = {
     "*i32": """tiles column_tiles run_value run_x run_column run_group row_begin x_begin mask_row
-        nonzero_begin x_offset position is_dense column_gain column_source x_row
+        nonzero_begin x_offset position is_dense column_gain column_source color x_row
         pair_begin pair_run pair_row pair_inner""",
     "i64": """num_entries num_values num_columns d_stride delta_stride units x_units r_units
-        out_units scale_stride gain_stride source_stride""",
+        out_units scale_stride added_stride gain_stride source_stride""",
     "*T": "d x j r row_scale added gains sources delta out gradient",
 }
 
@@ -282,7 +304,7 @@ WALK_PRODUCT = Kernel(
     reference=walk_reference,
     small=tuple(
         {"values": values, "batch": batch}
-        for values, batch in ((1, 1), (35, 3), (300, 1), (1203, 2), (2001, 5))
+        for values, batch in ((1, 1), (35, 3), (300, 1), (1202, 2), (2005, 5))
     ),
     large=tuple({"values": 2**log, "batch": batch} for log in (14, 18) for batch in (1, 8)),
     constants={"UNIT": UNIT, "TILE": TILE},
@@ -313,8 +335,9 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
         small=tuple(
             {"rows": size, "columns": width, "batch": batch}
             for size, width, batch in (
-                (rows, 70, 2),
-                (rows - 8 * (align > 1) - 3 * (align == 1), 16, 1),
+                (rows, 71, 2),
+                (rows - max(align, 4), 17, 1),
+                (rows - max(align, 4), 18, 1),
             )
         ),
         large=({"rows": rows, "columns": 1024, "batch": 8},),

@@ -10,8 +10,9 @@ from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
 from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
 from tritonsnap.ops.masked_outer.triton import outer
 from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
-from tritonsnap.sparsity import SparsityPattern, snap_pattern
+from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
@@ -63,6 +64,14 @@ CASES = {
     "rtrl": network(20, 0.2, None),
     "dense rtrl": network(16, 1.0, None),
 }
+
+
+def immediate_pattern(structure: FactorStructure) -> SparsityPattern:
+    """Where the immediate Jacobian of factors may be nonzero."""
+    rows, columns = structure.plan.mask.shape
+    parts = rows // structure.num_units
+    row = np.concatenate([structure.unit + part * structure.num_units for part in range(parts)])
+    return SparsityPattern.from_coo(row, np.tile(np.arange(columns), parts), (rows, columns))
 
 
 def random(*shape: int, dtype=torch.float64) -> torch.Tensor:
@@ -128,6 +137,25 @@ def test_update_with_values_and_a_dense_d(case: str, regime: Regime | None) -> N
     found = influence_update(d, j, immediate, plan)
     kept = d.numpy() * plan.dynamics.to_dense()
     full = kept @ dense(plan.mask, j) + dense(plan.mask, immediate)
+    expect_close(found, plan.mask.values_of(full))
+
+
+@pytest.mark.parametrize("case", ["snap1", "snap2", "snap2 of two parts", "dense rtrl"])
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_update_with_a_compressed_jacobian(
+    case: str, lead: tuple[int, ...], regime: Regime | None
+) -> None:
+    host, factors = CASES[case]
+    plan = forced(host, regime)
+    mask = immediate_pattern(factors)
+    structure = CompressedStructure(plan, Projection.of(Compression.of(mask, mode="row")))
+    assert structure.num_colors < mask.shape[0]
+    d, j = random(2, plan.dynamics.nnz), random(2, plan.mask.nnz)
+    values = random(*lead, structure.num_colors, mask.shape[1])
+    found = influence_update(d, j, Compressed(values, structure), plan)
+    colors = structure.projection.row_colors
+    full = dense(plan.dynamics, d) @ dense(plan.mask, j)
+    full += values.numpy()[..., colors, :] * mask.to_dense()
     expect_close(found, plan.mask.values_of(full))
 
 

@@ -200,52 +200,61 @@ def group_product(
     mode,
     out,  # [batch, out_units * UNIT]
     UNIT: tl.constexpr,
+    MOST_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
-    BC: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BS: tl.constexpr,
+    BC: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute BC columns of a run and BS of its rows: ``X[C, R] @ D[S, R]^T``."""
-    i_tile, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    """Compute BC of a tile's COLUMNS and BS rows of a run: ``X[C, R] @ D[S, R]^T``."""
+    i_part, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    i_tile = i_part // (COLUMNS // BC)
     i_run = tl.load(tiles + 3 * i_tile).to(tl.int64)
-    o_column = tl.load(tiles + 3 * i_tile + 1).to(tl.int64) + tl.arange(0, BC)  # [BC]
-    o_row = tl.load(tiles + 3 * i_tile + 2).to(tl.int64) // BS * BS + tl.arange(0, BS)  # [BS]
+    i_column = tl.load(tiles + 3 * i_tile + 1).to(tl.int64) + i_part % (COLUMNS // BC) * BC
+    i_row = tl.minimum(tl.load(tiles + 3 * i_tile + 2), MOST_ROWS).to(tl.int32)
+    o_column, o_row = tl.arange(0, BC), i_row // BS * BS + tl.arange(0, BS)  # [BC], [BS]
     i_group = tl.load(run_group + i_run).to(tl.int64)
     slot = tl.load(row_begin + i_group).to(tl.int64)
     inner = tl.load(x_begin + i_group).to(tl.int64)
-    # multiples of ALIGN, which the division lets the compiler know
-    size = (tl.load(row_begin + i_group + 1) - slot) // ALIGN * ALIGN
-    x_size = (tl.load(x_begin + i_group + 1) - inner) // ALIGN * ALIGN
+    # multiples of ALIGN, which the division lets the compiler know; no dense D has more rows
+    size = tl.minimum(tl.load(row_begin + i_group + 1) - slot, MOST_ROWS).to(tl.int32)
+    size = size // ALIGN * ALIGN
+    x_size = tl.minimum(tl.load(x_begin + i_group + 1) - inner, MOST_ROWS).to(tl.int32)
+    x_size = x_size // ALIGN * ALIGN
     value = tl.load(run_value + i_run).to(tl.int64) // ALIGN * ALIGN
     x_value = tl.load(run_x + i_run).to(tl.int64) // ALIGN * ALIGN
     column = tl.load(run_column + i_run).to(tl.int64)
-    m_column = o_column < tl.load(run_column + i_run + 1) - column
+    m_column = i_column + o_column < tl.load(run_column + i_run + 1) - column
     m_row = o_row < size
     b_row = tl.load(mask_row + slot + o_row, mask=m_row, other=0).to(tl.int64)  # [BS]
 
-    p_x = x + i_batch * (x_units * UNIT) + x_value + o_column[:, None] * x_size  # [BC, 1]
+    p_x = x + i_batch * (x_units * UNIT) + x_value + i_column * x_size
+    # what lies outside of the tile reads its first row or column, and is not stored
+    o_x = tl.where(m_column, o_column, 0)[:, None] * x_size  # [BC, 1]
     p_d = d + i_batch * d_stride + b_row[:, None] * num_inner  # [BS, 1]
     kind = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
     b_sum = tl.zeros([BC, BS], dtype=kind)  # [BC, BS]
     for i_inner in range(0, x_size, BK):
-        o_inner = tl.cast(i_inner, tl.int64) + tl.arange(0, BK)  # [BK]
-        m_inner = o_inner < x_size
-        b_inner = tl.load(x_row + inner + o_inner, mask=m_inner, other=0).to(tl.int64)
-        m_x = m_column[:, None] & m_inner[None, :]
-        b_x = tl.load(p_x + o_inner[None, :], mask=m_x, other=0)  # [BC, BK]
-        m_d = m_row[:, None] & m_inner[None, :]
-        b_d = tl.load(p_d + b_inner[None, :], mask=m_d, other=0)  # [BS, BK]
+        o_inner = i_inner + tl.arange(0, BK)  # [BK]
+        m_inner = (o_inner < x_size)[None, :]
+        b_inner = tl.load(x_row + inner + o_inner, mask=o_inner < x_size, other=0).to(tl.int64)
+        b_x = tl.load(p_x + (o_x + o_inner[None, :]), mask=m_inner, other=0)  # [BC, BK]
+        b_d = tl.load(p_d + b_inner[None, :], mask=m_inner, other=0)  # [BS, BK]
         b_sum = tl.dot(b_x, tl.trans(b_d), acc=b_sum, input_precision=PRECISION, out_dtype=kind)
 
     m_out = m_column[:, None] & m_row[None, :]
-    o_out = i_batch * (out_units * UNIT) + value + o_column[:, None] * size + o_row[None, :]
+    value += i_column * size
+    o_out = o_column[:, None] * size + o_row[None, :]  # [BC, BS]
+    p_out = i_batch * (out_units * UNIT) + value
     if scaled:
         b_scale = tl.load(row_scale + i_batch * scale_stride + b_row, mask=m_row, other=0)
         b_sum *= b_scale.to(kind)[None, :]
     if mode == 1:
-        b_key = tl.load(column_gain + column + o_column, mask=m_column, other=-1).to(tl.int32)
-        b_index = tl.load(column_source + column + o_column, mask=m_column, other=0).to(tl.int64)
+        p_key, p_index = column_gain + column + i_column, column_source + column + i_column
+        b_key = tl.load(p_key + o_column, mask=m_column, other=-1).to(tl.int32)
+        b_index = tl.load(p_index + o_column, mask=m_column, other=0).to(tl.int64)
         p_source = sources + i_batch * source_stride + b_index
         b_source = tl.load(p_source, mask=m_column, other=0).to(kind)  # [BC]
         b_unit = b_row.to(tl.int32) % num_units  # [BS]
@@ -256,17 +265,18 @@ def group_product(
             m_fed = b_key[:, None] == b_fed[None, :]  # [BC, BS]
             b_sum += tl.where(m_fed, b_source[:, None] * b_gain[None, :], 0)
     elif mode == 2:
-        b_sum += tl.load(added + o_out, mask=m_out, other=0).to(kind)
+        b_sum += tl.load(added + p_out + o_out, mask=m_out, other=0).to(kind)
     elif mode == 3:
-        o_value = value + o_column[:, None] * size + o_row[None, :]
-        b_color = tl.load(color + o_value, mask=m_out, other=0).to(tl.int64)  # [BC, BS]
-        p_added = added + i_batch * added_stride + column
-        o_added = b_color * num_columns + o_column[:, None]
+        b_color = tl.load(color + value + o_out, mask=m_out, other=0).to(tl.int32)  # [BC, BS]
+        p_added = added + i_batch * added_stride + column + i_column
+        o_added = b_color * tl.cast(num_columns, tl.int64) + o_column[:, None]
         m_added = m_out & (b_color < num_colors)
         b_sum += tl.load(p_added + o_added, mask=m_added, other=0).to(kind)
-    tl.store(out + o_out, b_sum.to(out.dtype.element_ty), mask=m_out)
+    tl.store(out + p_out + o_out, b_sum.to(out.dtype.element_ty), mask=m_out)
 
 
+MOST_ROWS = 1 << 20
+"""More rows than a dense D can have: offsets in a tile stay below 2^31."""
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 _TYPES = {
     "*i32": """tiles column_tiles run_value run_x run_column run_group row_begin x_begin mask_row
@@ -341,7 +351,7 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
             )
         ),
         large=({"rows": rows, "columns": 1024, "batch": 8},),
-        constants={"UNIT": UNIT, "ALIGN": align, "BC": columns, "BS": rows},
+        constants={"UNIT": UNIT, "MOST_ROWS": MOST_ROWS, "ALIGN": align, "COLUMNS": columns, "BS": rows},
         precisions=("ieee", "tf32x3", "tf32"),
         shared_bytes=lambda config, dtype: (
             (columns + rows) * config["BK"] * config["num_stages"] * (8 if dtype == "fp64" else 4)

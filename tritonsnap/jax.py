@@ -17,6 +17,7 @@ from tritonsnap.jacobian.projection import JacobianProjection
 from tritonsnap.ops.coo_to_csr.jax import coo_to_csr
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
 from tritonsnap.ops.influence_gradient.jax import influence_gradient
+from tritonsnap.ops.influence_step import influence_step
 from tritonsnap.ops.influence_update.jax import influence_update
 from tritonsnap.ops.masked_dsmm.jax import masked_dsmm
 from tritonsnap.ops.masked_outer.jax import masked_outer
@@ -30,6 +31,7 @@ __all__ = [
     "from_bcsr",
     "gather_compressed",
     "influence_gradient",
+    "influence_step",
     "influence_update",
     "make_jacobian_projection",
     "masked_dsmm",

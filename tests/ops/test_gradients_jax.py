@@ -77,7 +77,9 @@ def cases(order: int, regime) -> tuple[Structures, dict]:
     }
 
 
-every_case = pytest.mark.parametrize("name", ["product", "scaled", "outer", "update", "compressed", "gradient"])
+every_case = pytest.mark.parametrize(
+    "name", ["product", "scaled", "outer", "update", "compressed", "gradient"]
+)
 every_plan = pytest.mark.parametrize("plan", PLANS)
 
 

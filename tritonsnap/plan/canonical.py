@@ -34,7 +34,7 @@ class DenseShape(NamedTuple):
     rows: int
 
 
-DENSE_SHAPES = (DenseShape(64, 16), DenseShape(64, 32), DenseShape(64, 64))
+DENSE_SHAPES = tuple(DenseShape(64, rows) for rows in (16, 32, 64, 128, 256))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class CanonicalBlock:
         Whether the programs together write all of M.
     dense_shape, aligned
         What one program of a dense product owns, and whether the columns of all dense groups are
-        aligned to 8 values, for groups that fill the largest shape.
+        aligned to 8 values, for shapes that are large enough to gain by it.
     in_place
         Whether every program reads all that it needs before it writes, and only its own.
     run_column, run_value, run_x : [K + 1]
@@ -170,7 +170,7 @@ class CanonicalBlock:
             square=bool(square),
             num_whole=num_whole,
             dense_shape=shape,
-            aligned=shape == DENSE_SHAPES[-1] and all(np.all(part % 8 == 0) for part in starts),
+            aligned=shape.rows >= 64 and all(np.all(part % 8 == 0) for part in starts),
             in_place=elementwise
             or bool(square and not len(tiles) and rows.max(initial=0) <= shape.rows),
             run_column=signed(run_column),
@@ -269,7 +269,11 @@ def _dense_shape(rows: NDArray[np.int64]) -> DenseShape:
         # a program more costs about as much as 16 more rows
         return int((-(-rows // shape.rows) * (shape.rows + 16)).sum())
 
-    return min(reversed(DENSE_SHAPES), key=padded) if len(rows) else DENSE_SHAPES[0]
+    if not len(rows):
+        return DENSE_SHAPES[0]
+    # the largest reads D more often: it is for columns that one program then owns whole
+    shapes = DENSE_SHAPES if rows.max() <= DENSE_SHAPES[-1].rows else DENSE_SHAPES[:-1]
+    return min(reversed(shapes), key=padded)
 
 
 def _dense_tiles(

@@ -59,6 +59,7 @@ def snap1_step(
     plan: DsmmPlan,
     *,
     row_scale: Tensor | None = None,
+    form: Form | None = None,
     out: Tensor | None = None,
 ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
     """One SnAp-1 step and its gradient; J is read once and written once.
@@ -68,7 +69,7 @@ def snap1_step(
 
     Parameters
     ----------
-    d, j, immediate, plan, row_scale
+    d, j, immediate, plan, row_scale, form
         As of `tritonsnap.influence_update`; every column of the plan has one row.
     delta : [..., m]
         The gradient of the loss with respect to the new state.
@@ -84,7 +85,7 @@ def snap1_step(
     """
     from tritonsnap.ops.influence_update.kernels import SNAP1_STEP
 
-    packing, given, dynamics, addend, batch = _read(d, j, immediate, plan, row_scale)
+    packing, given, dynamics, addend, batch = _read(d, j, immediate, plan, row_scale, form)
     block = block_of(packing)
     if not block.elementwise:
         raise ValueError("`plan` must have one row in every column for `snap1_step`")
@@ -113,12 +114,13 @@ def _read(
     immediate: Immediate,
     plan: DsmmPlan,
     row_scale: Tensor | None,
+    form: Form | None = None,
 ) -> tuple[Packing, Influence, DeviceDynamics, Addend, tuple[int, ...]]:
     """The checked operands of a step, and the batch axes of its result."""
     check_plan(plan)
     packing = device_packing(plan.packing("triton"), d.device)
     given = read_influence("j", j, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     lead = [given.batch, tuple(d.shape[: -2 if form == "dense" else -1])]
     scale = None
     if row_scale is not None:

@@ -213,7 +213,11 @@ def group_product(
     i_tile = i_part // (COLUMNS // BC)
     i_run = tl.load(tiles + 3 * i_tile).to(tl.int64)
     i_column = tl.load(tiles + 3 * i_tile + 1).to(tl.int64) + i_part % (COLUMNS // BC) * BC
-    i_row = tl.minimum(tl.load(tiles + 3 * i_tile + 2), MOST_ROWS).to(tl.int32)
+    column = tl.load(run_column + i_run).to(tl.int64)
+    run_length = tl.load(run_column + i_run + 1) - column
+    if i_column >= run_length:  # a short run fills only some parts of its tile
+        return
+    i_row = tl.minimum(tl.load(tiles + 3 * i_tile + 2).to(tl.int64), MOST_ROWS).to(tl.int32)
     o_column, o_row = tl.arange(0, BC), i_row // BS * BS + tl.arange(0, BS)  # [BC], [BS]
     i_group = tl.load(run_group + i_run).to(tl.int64)
     slot = tl.load(row_begin + i_group).to(tl.int64)
@@ -225,8 +229,7 @@ def group_product(
     x_size = x_size // ALIGN * ALIGN
     value = tl.load(run_value + i_run).to(tl.int64) // ALIGN * ALIGN
     x_value = tl.load(run_x + i_run).to(tl.int64) // ALIGN * ALIGN
-    column = tl.load(run_column + i_run).to(tl.int64)
-    m_column = i_column + o_column < tl.load(run_column + i_run + 1) - column
+    m_column = i_column + o_column < run_length
     m_row = o_row < size
     b_row = tl.load(mask_row + slot + o_row, mask=m_row, other=0).to(tl.int64)  # [BS]
 
@@ -321,14 +324,15 @@ WALK_PRODUCT = Kernel(
 )
 
 
-def _dense_default(rows: int, is_aligned: bool, device: Device) -> Config:
-    if device.is_hip:  # masks lie in scalar registers, and more warps have smaller ones
-        return {
-            "BK": 16,
-            "num_warps": 4 if rows <= 32 else 8 if is_aligned else 16,
-            "num_stages": 1,
-        }
-    return {"BK": 16, "num_warps": 4 if rows <= 32 else 8, "num_stages": 2}
+def _dense_default(rows: int, dtype: str, precision: str, device: Device) -> Config:
+    if device.is_hip:  # masks lie in scalar registers: 8 values a thread
+        warps = 4 if rows <= 128 else 8
+        columns, stages = min(64, 512 * warps // rows), 1
+    else:
+        warps = 4 if rows <= 32 else 8
+        columns = 64 if rows <= 128 else 16 if dtype == "fp64" else 32
+        stages = 1 if (rows, dtype, precision) == (128, "fp32", "ieee") else 2
+    return {"BC": columns, "BK": 16, "num_warps": warps, "num_stages": stages}
 
 
 def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
@@ -337,24 +341,43 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
         name=f"group_product_{rows}" + ("_aligned" if align > 1 else ""),
         signature=signature_of(group_product),
         dtypes=FLOATS,
-        configs=config_space(BK=(16, 32), num_warps=(4, 8, 16), num_stages=(1, 2, 3)),
-        heuristic=lambda sizes, dtype, precision, device: _dense_default(rows, align > 1, device),
-        grid=lambda arguments: (len(arguments["tiles"]), len(arguments["x"])),
+        configs=config_space(
+            BC=tuple(columns // part for part in (4, 2, 1)),
+            BK=(16, 32),
+            num_warps=(4, 8, 16),
+            num_stages=(1, 2, 3),
+        ),
+        heuristic=lambda sizes, dtype, precision, device: _dense_default(
+            rows, dtype, precision, device
+        ),
+        grid=lambda arguments: (
+            len(arguments["tiles"]) * (columns // arguments["BC"]),
+            len(arguments["x"]),
+        ),
         problem=lambda rows, columns, batch: dense_problem(rows, columns, batch, align),
         reference=dense_reference,
         small=tuple(
             {"rows": size, "columns": width, "batch": batch}
             for size, width, batch in (
-                (rows, 71, 2),
+                (rows, 35, 2),
                 (rows - max(align, 4), 17, 1),
                 (rows - max(align, 4), 18, 1),
             )
         ),
         large=({"rows": rows, "columns": 1024, "batch": 8},),
-        constants={"UNIT": UNIT, "MOST_ROWS": MOST_ROWS, "ALIGN": align, "COLUMNS": columns, "BS": rows},
+        constants={
+            "UNIT": UNIT,
+            "MOST_ROWS": MOST_ROWS,
+            "ALIGN": align,
+            "COLUMNS": columns,
+            "BS": rows,
+        },
         precisions=("ieee", "tf32x3", "tf32"),
         shared_bytes=lambda config, dtype: (
-            (columns + rows) * config["BK"] * config["num_stages"] * (8 if dtype == "fp64" else 4)
+            (config["BC"] + rows)
+            * config["BK"]
+            * config["num_stages"]
+            * (8 if dtype == "fp64" else 4)
         ),
         wide_loads=align > 1,
         dots=True,
@@ -365,6 +388,6 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
 GROUP_PRODUCT = {
     (shape.rows, align): _declare_dense(*shape, align)
     for shape in DENSE_SHAPES
-    for align in ((1, 8) if shape.rows == 64 else (1,))
+    for align in ((1, 8) if shape.rows >= 64 else (1,))
 }
 """By rows of the tile, and what sizes and offsets are multiples of."""

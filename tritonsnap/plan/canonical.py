@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.plan.blocks import Regime, _concatenated, _nonzeros, _positions
-from tritonsnap.plan.compact import signed
+from tritonsnap.plan.compact import shared, signed
 from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.indices import ranges
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -156,11 +156,23 @@ class CanonicalBlock:
         dense = np.flatnonzero(is_dense)
         dense_tiles = _dense_tiles(dense, np.diff(run_column), sizes, inner_sizes, shape)
         starts = (run_value[dense], run_x[dense], sizes[dense], inner_sizes[dense])
-        narrow_value, narrow_rows, narrow_begin = (
-            signed(run_value),
-            signed(mask_row),
-            signed(np.append(row_begin, row_begin[-1])),
-        )
+        arrays = {
+            "run_column": run_column,
+            "run_value": run_value,
+            "run_x": run_x,
+            "run_group": run_group,
+            "row_begin": np.append(row_begin, row_begin[-1]),
+            "x_begin": np.append(x_begin, x_begin[-1]),
+            "mask_row": mask_row,
+            "x_row": x_row,
+            "nonzero_begin": nonzero_begin,
+            "x_offset": x_offset,
+            "position": position,
+            "is_dense": group_is_dense.astype(np.int64),
+            "tiles": tiles,
+            "column_tiles": _column_tiles(run_column),
+            "dense_tiles": dense_tiles,
+        }
         return cls(
             groups=np.arange(len(groups)),
             regime=regimes,
@@ -173,21 +185,7 @@ class CanonicalBlock:
             aligned=shape.rows >= 64 and all(np.all(part % 8 == 0) for part in starts),
             in_place=elementwise
             or bool(square and not len(tiles) and rows.max(initial=0) <= shape.rows),
-            run_column=signed(run_column),
-            run_value=narrow_value,
-            run_x=narrow_value if square else signed(run_x),
-            run_group=signed(run_group),
-            row_begin=narrow_begin,
-            x_begin=narrow_begin if square else signed(np.append(x_begin, x_begin[-1])),
-            mask_row=narrow_rows,
-            x_row=narrow_rows if square else signed(x_row),
-            nonzero_begin=signed(nonzero_begin),
-            x_offset=signed(x_offset),
-            position=signed(position),
-            is_dense=group_is_dense.astype(np.uint8),
-            tiles=signed(tiles),
-            column_tiles=signed(_column_tiles(run_column)),
-            dense_tiles=signed(dense_tiles),
+            **shared({name: signed(array) for name, array in arrays.items()}),
         )
 
     @property

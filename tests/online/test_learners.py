@@ -338,7 +338,7 @@ def test_wrong_arguments(make, like: str) -> None:
     with pytest.raises(ValueError, match=r"`dL_dstate` must have shape \[3, 5\]"):
         learner.gradient(carry, xp.zeros((3, 4), dtype=xp.float64))
     for batch in (0, -1, 1.5, True):
-        with pytest.raises(ValueError, match="`batch` must be an integer of at least 1"):
+        with pytest.raises((ValueError, TypeError), match="`batch` must be"):
             learner.init(batch, like=like)
     with pytest.raises(ValueError, match="`dtype`"):
         learner.init(1, like=like, dtype="int32")

@@ -134,12 +134,13 @@ class JacobianProjection:
             If it is not a projection, or is damaged.
         """
         arrays, path = read_arrays(path, FORMAT), Path(path)
-        if "paths" not in arrays:
+        paths = arrays.get("paths")
+        if paths is None or paths.ndim != 1 or paths.dtype.kind != "U":
             raise ValueError(f"{path} holds no valid projection: no paths")
         return cls(
             {
                 name: Projection.of(Compression._from_arrays(arrays, path, f"{number}/"))
-                for number, name in enumerate(arrays["paths"].tolist())
+                for number, name in enumerate(paths.tolist())
             }
         )
 

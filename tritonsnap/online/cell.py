@@ -11,7 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.arrays import Library, library_of, library_of_arguments, namespace, namespace_of
+from tritonsnap.checks import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_share,
+    generator_of,
+)
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -96,22 +103,15 @@ class Cell(ABC):
 
     def __post_init__(self) -> None:
         for name in ("inputs", "hidden"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"`{name}` must be an integer, got {value!r}")
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {value}")
+            check_integer(name, getattr(self, name), 1, 2**31)
         for name in ("density", "input_density"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"`{name}` must lie in (0, 1], got {getattr(self, name)!r}")
+            check_share(name, getattr(self, name))
+        check_integer("seed", self.seed)
         shapes = {linear.name: linear.shape for linear in self.maps if linear.source != "one"}
         for name, pattern in (self.patterns or {}).items():
             if name not in shapes:
                 raise ValueError(f"`patterns` names {name!r}; the weights are {sorted(shapes)}")
-            if not isinstance(pattern, SparsityPattern):
-                raise TypeError(
-                    f"`patterns[{name!r}]` must be a SparsityPattern, got {type(pattern).__name__}"
-                )
+            check_instance(f"patterns[{name!r}]", pattern, SparsityPattern)
             if pattern.shape != shapes[name]:
                 raise ValueError(
                     f"`patterns[{name!r}]` must have shape {shapes[name]} (inputs, units), "
@@ -293,9 +293,11 @@ class Cell(ABC):
 
     def check_params(self, params: Params) -> None:
         """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
+        check_instance("params", params, dict)
         expected = {linear.name: linear.parameter_shape for linear in self.maps}
         if set(params) != set(expected):
             raise ValueError(f"`params` must have {sorted(expected)}, got {sorted(params)}")
+        library_of_arguments({f"params[{name!r}]": params[name] for name in expected})
         for name, shape in expected.items():
             if tuple(params[name].shape) != shape:
                 raise ValueError(
@@ -338,8 +340,7 @@ class Cell(ABC):
 
 def check_dtype(dtype: str) -> None:
     """Raise a `ValueError` unless `dtype` is one that parameters and carries may have."""
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"`dtype` must be 'float32' or 'float64', got {dtype!r}")
+    check_choice("dtype", dtype, ("float32", "float64"))
 
 
 def _generator(rng: Any) -> np.random.Generator:
@@ -349,4 +350,4 @@ def _generator(rng: Any) -> np.random.Generator:
         typed = dtypes.issubdtype(rng.dtype, dtypes.prng_key)  # type: ignore[attr-defined]
         key = random.key_data(rng) if typed else rng
         return np.random.default_rng(np.asarray(key).ravel().tolist())
-    return np.random.default_rng(rng)
+    return generator_of("rng", rng)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tritonsnap.arrays import device_of, library_of, namespace, to_numpy
-from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.files import parse_json, read_arrays, write_arrays
 from tritonsnap.online.trees import map_tree, named_leaves
 
 FORMAT = "tritonsnap checkpoint 1"
@@ -45,9 +45,10 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     ValueError
         If it is damaged or no checkpoint.
     """
+    arrays = read_arrays(path, FORMAT)
     try:
-        config = json.loads(str(read_arrays(path, FORMAT)[_CONFIG]))
-    except (KeyError, json.JSONDecodeError) as error:
+        config = parse_json(str(arrays[_CONFIG]))
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged: it holds no configuration") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} is damaged: its configuration is no object")
@@ -82,6 +83,8 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any) -> Any:
         if _is_number(template):
             if array.shape != ():
                 raise ValueError(f"{path}: {name!r} must be a number, got shape {array.shape}")
+            if array.dtype.kind not in "biuf" or not np.isfinite(array):
+                raise ValueError(f"{path}: {name!r} must be a number, got {array}")
             return type(template)(array.item())
         reference = to_numpy(template)
         if array.shape != reference.shape or array.dtype != reference.dtype:

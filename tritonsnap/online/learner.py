@@ -7,9 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.arrays import (
+    Library,
+    library_of,
+    library_of_arguments,
+    namespace,
+    namespace_of,
+)
+from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
@@ -28,8 +33,7 @@ class Learner(ABC):
     """
 
     def __init__(self, cell: Cell) -> None:
-        if not isinstance(cell, Cell):
-            raise TypeError(f"`cell` must be a Cell, got {type(cell).__name__}")
+        check_instance("cell", cell, Cell)
         self.cell = cell
 
     @abstractmethod
@@ -149,8 +153,7 @@ class Learner(ABC):
         """`sequence` on checked arguments, without compiling."""
 
     def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
-        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
-            raise ValueError(f"`batch` must be an integer of at least 1, got {batch!r}")
+        check_integer("batch", batch, 1)
         check_dtype(dtype)
         xp = namespace(like)
         if like == "jax":  # makes learners pytrees, so that jitted functions take them
@@ -164,8 +167,20 @@ class Learner(ABC):
         return xp.where(reset[:, None], xp.zeros_like(state), state)
 
     def _check_step(self, ready: Any, carry: Carry, x: Any, reset: Any) -> None:
+        check_instance("carry", carry, Carry)
+        if isinstance(ready, dict):
+            self.cell.check_params(ready)
+        elif not isinstance(ready, tuple) or not hasattr(ready, "_fields"):
+            raise TypeError(
+                f"`ready` must be what `prepare` returns, or a dict of parameters, "
+                f"got {type(ready).__name__}"
+            )
         weights = leaves_of(ready)
-        library_of(*weights, carry.state, x, reset)
+        library_of_arguments(
+            {"x": x, "carry.state": carry.state},
+            packed={"ready": weights},
+            optional={"reset": reset},
+        )
         batch = carry.state.shape[0]
         if tuple(x.shape) != (batch, self.cell.inputs):
             raise ValueError(
@@ -181,7 +196,8 @@ class Learner(ABC):
         check_mask("reset", reset, (batch,), boolean=True)
 
     def _check_delta(self, carry: Carry, delta: Any) -> None:
-        library_of(carry.state, delta)
+        check_instance("carry", carry, Carry)
+        library_of_arguments({"carry.state": carry.state, "dL_dstate": delta})
         if tuple(delta.shape) != tuple(carry.state.shape):
             raise ValueError(
                 f"`dL_dstate` must have shape {list(carry.state.shape)}, got {list(delta.shape)}"
@@ -195,7 +211,11 @@ class Learner(ABC):
         self, params: Params, carry: Carry, xs: Any, ys: Any, mask: Any, resets: Any
     ) -> None:
         self.cell.check_params(params)
-        library_of(*params.values(), carry.state, xs, ys, mask, resets)
+        check_instance("carry", carry, Carry)
+        library_of_arguments(
+            {**params, "carry.state": carry.state, "xs": xs, "ys": ys},
+            optional={"mask": mask, "resets": resets},
+        )
         batch = carry.state.shape[0]
         if xs.ndim != 3 or tuple(xs.shape[1:]) != (batch, self.cell.inputs):
             raise ValueError(
@@ -227,3 +247,5 @@ def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -
         raise ValueError(f"`{name}` must have shape {list(shape)}, got {list(mask.shape)}")
     if boolean and "bool" not in str(mask.dtype):
         raise TypeError(f"`{name}` must be boolean, got {mask.dtype}")
+    if not any(kind in str(mask.dtype) for kind in ("bool", "int", "float")):
+        raise TypeError(f"`{name}` must hold real numbers, got {mask.dtype}")

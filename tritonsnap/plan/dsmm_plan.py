@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tritonsnap.arrays import library_of
+from tritonsnap.checks import check_choice, check_instance, check_integer
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.plan.blocks import Regime
 from tritonsnap.plan.cost import TARGETS
@@ -79,9 +80,12 @@ class DsmmPlan:
         *,
         segments: Sequence[int] = (),
     ) -> None:
-        for name, pattern in (("x", x), ("mask", mask)):
-            if not isinstance(pattern, SparsityPattern):
-                raise TypeError(f"`{name}` must be a SparsityPattern, got {type(pattern).__name__}")
+        check_instance("x", x, SparsityPattern)
+        check_instance("mask", mask, SparsityPattern)
+        if dynamics is not None:
+            check_instance("dynamics", dynamics, SparsityPattern)
+        if not isinstance(segments, (tuple, list)):
+            raise TypeError(f"`segments` must be a list of integers, got {type(segments).__name__}")
         if x.shape[1] != mask.shape[1]:
             raise ValueError(
                 f"`x` and `mask` must have equally many columns, got {x.shape} and {mask.shape}"
@@ -93,7 +97,7 @@ class DsmmPlan:
             )
         self.x = x
         self.mask = mask
-        self.segments = tuple(int(start) for start in segments)
+        self.segments = tuple(check_integer("segments", start) for start in segments)
         self.groups = ColumnGroups.build(x, mask, self.segments)
         self.restricted = (
             dynamics is not None and dynamics.nnz < dynamics.shape[0] * (dynamics.shape[1])
@@ -125,8 +129,9 @@ class DsmmPlan:
             If there is no such target.
         """
         name = target or self._default_target or default_target()
-        if name not in TARGETS:
-            raise ValueError(f"`target` must be one of {sorted(TARGETS)}, got {target!r}")
+        check_choice("target", name, sorted(TARGETS))
+        if regime is not None:
+            check_instance("regime", regime, Regime)
         key = (name, regime)
         if key not in self._packings:
             self._packings[key] = self._build_packing(name, regime)

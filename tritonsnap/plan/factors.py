@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact, signed
@@ -120,13 +121,18 @@ class FactorStructure(ImmediateStructure):
     num_sources: int
 
     def __post_init__(self) -> None:
+        check_instance("plan", self.plan, DsmmPlan)
         num_columns = self.plan.mask.shape[1]
         for name, top in (
             ("unit", self.num_units),
             ("target", self.num_targets),
             ("source", self.num_sources),
         ):
+            check_integer(f"num_{name}s", top)
             index = getattr(self, name)
+            if not isinstance(index, np.ndarray) or index.dtype.kind not in "iu":
+                given = getattr(index, "dtype", type(index).__name__)
+                raise TypeError(f"`{name}` must be a NumPy array of integers, got {given}")
             if index.shape != (num_columns,):
                 raise ValueError(f"`{name}` must have shape ({num_columns},), got {index.shape}")
             if index.size and (index.min() < 0 or index.max() >= top):

@@ -17,6 +17,8 @@ from tritonsnap.sparsity.coloring import (
     color_bidirectional,
     color_columns,
     color_rows,
+    is_valid,
+    part_of,
 )
 from tritonsnap.sparsity.indices import index_dtype, ranges
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -298,9 +300,26 @@ class Compression:
             else None
             for name in ("rows", "columns")
         )
-        found = cls(mask, mask if pattern == mask else pattern, rows, columns)
         by_column = arrays.get(f"{prefix}by_column")
-        return found if by_column is None else replace(found, by_column=by_column)
+        found = cls(mask, mask if pattern == mask else pattern, rows, columns, by_column)
+        if not found._is_sound():
+            raise ValueError(f"{path} holds no valid projection: its colorings fit no mask")
+        return found
+
+    def _is_sound(self) -> bool:
+        """Whether the colorings belong to the masks, so that no two values are added."""
+        if self.pattern.shape != self.mask.shape or (self.rows is None and self.columns is None):
+            return False
+        if self.rows is not None and self.columns is not None:
+            if self.by_column is None or self.by_column.dtype != bool:
+                return False
+            if self.by_column.shape != (self.mask.nnz,):
+                return False
+            parts = part_of(self.mask, ~self.by_column), part_of(self.mask, self.by_column)
+        else:
+            parts = self.mask, self.mask
+        sides = zip((self.rows, self.columns), parts, (0, 1), strict=True)
+        return all(side is None or is_valid(side, part, axis) for side, part, axis in sides)
 
 
 def _is_symmetric(pattern: SparsityPattern) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -13,7 +15,7 @@ def gather_compressed(compressed: jax.Array, projection: Projection) -> jax.Arra
     """See `tritonsnap.ops.gather_compressed.gather_compressed`."""
     check_arguments(compressed, projection)
     compression = projection.compression
-    flat = compressed.reshape(*compressed.shape[:-2], -1)
+    flat = compressed.reshape(*compressed.shape[:-2], math.prod(compressed.shape[-2:]))
     if compression.is_flat:
         return flat
     index = jnp.asarray(projection.index)

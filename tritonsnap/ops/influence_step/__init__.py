@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
-from tritonsnap.ops.arguments import Form, check_plan, check_precision
+from tritonsnap.arrays import library_of_arguments
+from tritonsnap.ops.arguments import Form, check_flag, check_plan, check_precision
 from tritonsnap.ops.influence_gradient import influence_gradient
 from tritonsnap.ops.influence_update import influence_update
+from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import Factors
 
 
 def influence_step(
@@ -51,8 +53,14 @@ def influence_step(
     """
     check_plan(plan)
     check_precision(precision)
-    blocks = j if isinstance(j, (tuple, list)) else (j,)
-    if library_of(d, *blocks, delta, row_scale) == "torch":
+    check_flag("packed", packed)
+    added = immediate[:-1] if isinstance(immediate, (Factors, Compressed)) else immediate
+    library = library_of_arguments(
+        {"d": d, "delta": delta},
+        packed={"j": j, "immediate": added},
+        optional={"row_scale": row_scale},
+    )
+    if library == "torch":
         from tritonsnap.ops.influence_step import torch as face
 
         if face.is_fused(d, j, immediate, delta, plan, row_scale):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
+from tritonsnap.arrays import library_of_arguments
 from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -52,12 +52,14 @@ def influence_update(
     ICLR 2021, equation 3 and section 3.
     """
     face: Any
-    blocks = j if isinstance(j, (tuple, list)) else (j,)
-    if isinstance(immediate, (Factors, Compressed)):
-        added: tuple[Any, ...] = tuple(immediate[:-1])
-    else:
-        added = tuple(immediate) if isinstance(immediate, (tuple, list)) else (immediate,)
-    library = library_of(d, *blocks, *added, row_scale)
+    added: dict[str, Any] = {"immediate": immediate}
+    if isinstance(immediate, Factors):
+        added = {"immediate.gains": immediate.gains, "immediate.sources": immediate.sources}
+    elif isinstance(immediate, Compressed):
+        added = {"immediate.values": immediate.values}
+    library = library_of_arguments(
+        {"d": d}, packed={"j": j, **added}, optional={"row_scale": row_scale}
+    )
     if library == "torch":
         from tritonsnap.ops.influence_update import torch as face
     elif library == "jax":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 
 from tritonsnap.ops.arguments import (
     Form,
+    check_batch,
     check_plan,
     check_precision,
     check_rows,
@@ -64,6 +67,7 @@ def influence_update(
         )
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     values = read_influence("immediate", immediate, packing, "mask")
+    check_batch("immediate", values, given.batch)
     blocks = bind_product(plan, d, form, given.blocks, row_scale)
     if given.flat and values.flat:
         return packing.unpack(blocks, like=given.values) + values.values
@@ -97,7 +101,7 @@ def _compressed_implementation(
     packing = structure.plan.packing("xla")
     row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
     products = product(packing, Dynamics(d, form, packing, jnp), blocks, row_scale)
-    compressed = values.reshape(*values.shape[:-2], -1)
+    compressed = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
     return tuple(
         _with_compressed(result, block, part, compressed)
         for result, block, part in zip(
@@ -120,7 +124,8 @@ def update(
     """The blocks of M * (D J) + I in XLA operations."""
     products = product(packing, dynamics, blocks, row_scale)
     layout = immediate.structure.layout(packing)
-    gains = immediate.gains.reshape(*immediate.gains.shape[:-2], -1)
+    *axes, targets, rows = immediate.gains.shape
+    gains = immediate.gains.reshape(*axes, targets * rows)
     rows = packing.groups.mask.shape[0]
     return tuple(
         _added(result, block, factors, gains, immediate.sources, rows)
@@ -183,7 +188,8 @@ def _with_compressed(
         return result + take(with_zero(compressed), part.source)
     own = len(block.mask_shape)
     lead = jnp.broadcast_shapes(result.shape[: result.ndim - own], compressed.shape[:-1])
-    flat = jnp.broadcast_to(result, (*lead, *block.mask_shape)).reshape(*lead, -1)
+    flat = jnp.broadcast_to(result, (*lead, *block.mask_shape))
+    flat = flat.reshape(*lead, math.prod(block.mask_shape))
     flat = flat.at[..., part.place.astype(jnp.int32)].add(
         take(compressed, part.source), unique_indices=True, mode="promise_in_bounds"
     )

@@ -18,7 +18,7 @@ from tritonsnap.online.dynamics import (
 )
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.trees import map_tree
-from tritonsnap.ops import influence_gradient, influence_update
+from tritonsnap.ops import influence_gradient, influence_step, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity.snap import check_order, snap_pattern
@@ -164,9 +164,10 @@ class SnAp(Learner):
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             carry, total, gradients, readout_gradients = running
             x, y, weight, reset = inputs
-            carry, state = self._advance(ready, carry, x, reset)
+            state, operands, options = self._operands(ready, carry, x, reset)
             loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
-            own = influence_gradient(delta, carry.influence, self.plan, sum_batch=True, packed=True)
+            influence, own = influence_step(*operands, delta, self.plan, packed=True, **options)
+            carry = Carry(state, influence, carry.step + 1)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
@@ -179,20 +180,23 @@ class SnAp(Learner):
         return total, (by_parameter, readout_gradients), carry
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
+        state, operands, options = self._operands(ready, carry, x, reset)
+        influence = influence_update(*operands, self.plan, **options)
+        return Carry(state, influence, carry.step + 1), state
+
+    def _operands(
+        self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
+    ) -> tuple[Any, tuple[Any, Any, Factors], dict[str, Any]]:
+        """The new state, and D, J, the immediate Jacobian and options of `influence_update`."""
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
         influence = carry.influence
         if reset is not None:
             influence = tuple(_reset_block(block, reset) for block in influence)
         operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
-        influence = influence_update(
-            operand.d,
-            influence,
-            Factors(linear.gains, linear.sources, self.structure),
-            self.plan,
-            row_scale=operand.row_scale,
-            form="dense" if self._dense(x) else "values",
-        )
-        return Carry(linear.state, influence, carry.step + 1), linear.state
+        factors = Factors(linear.gains, linear.sources, self.structure)
+        form = "dense" if self._dense(x) else "values"
+        options = {"row_scale": operand.row_scale, "form": form}
+        return linear.state, (operand.d, influence, factors), options
 
     def _dense(self, *arrays: Any) -> bool:
         """Whether the plan wants D as a dense matrix from the library of `arrays`."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_instance
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact, signed
 from tritonsnap.plan.flat_values import FlatPlaces
@@ -80,10 +81,8 @@ class CompressedStructure(ImmediateStructure):
     projection: Projection
 
     def __post_init__(self) -> None:
-        if not isinstance(self.projection, Projection):
-            raise TypeError(
-                f"`projection` must be a Projection, got {type(self.projection).__name__}"
-            )
+        super().__post_init__()
+        check_instance("projection", self.projection, Projection)
         compression = self.projection.compression
         if compression.mode != "row":
             raise ValueError(

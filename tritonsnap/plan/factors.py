@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.checks import check_instance, check_integer
+from tritonsnap.checks import check_integer
 from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact, signed
@@ -121,7 +121,7 @@ class FactorStructure(ImmediateStructure):
     num_sources: int
 
     def __post_init__(self) -> None:
-        check_instance("plan", self.plan, DsmmPlan)
+        super().__post_init__()
         num_columns = self.plan.mask.shape[1]
         for name, top in (
             ("unit", self.num_units),

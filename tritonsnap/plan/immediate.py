@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
+from tritonsnap.checks import check_instance
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
 
@@ -25,6 +26,9 @@ class ImmediateStructure(ABC):
     plan: DsmmPlan
     host: Self | None = field(default=None, repr=False, kw_only=True)
     _layouts: dict[str, tuple[Any, ...]] = field(default_factory=dict, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_instance("plan", self.plan, DsmmPlan)
 
     @cached_property
     @abstractmethod

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tritonsnap.arrays import library_of_arguments
-from tritonsnap.ops.arguments import Form, check_flag, check_plan, check_precision
+from tritonsnap.checks import check_flag
+from tritonsnap.ops.arguments import Form, check_plan, check_precision
 from tritonsnap.ops.influence_gradient import influence_gradient
 from tritonsnap.ops.influence_update import influence_update
 from tritonsnap.plan.compressed import Compressed

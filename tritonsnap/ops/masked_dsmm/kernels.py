@@ -325,14 +325,16 @@ WALK_PRODUCT = Kernel(
 
 
 def _dense_default(rows: int, dtype: str, precision: str, device: Device) -> Config:
-    if device.is_hip:  # masks lie in scalar registers: 8 values a thread
-        warps = 4 if rows <= 128 else 8
-        columns, stages = min(64, 512 * warps // rows), 1
-    else:
-        warps = 4 if rows <= 32 else 8
-        columns = 64 if rows <= 128 else 16 if dtype == "fp64" else 32
-        stages = 1 if (rows, dtype, precision) == (128, "fp32", "ieee") else 2
-    return {"BC": columns, "BK": 16, "num_warps": warps, "num_stages": stages}
+    if device.is_hip:  # masks lie in scalar registers: at most 8 values a thread
+        columns = 64 if rows == 16 else 32 if rows <= 64 else 16
+        return {"BC": columns, "BK": 16, "num_warps": 4 if rows <= 128 else 8, "num_stages": 1}
+    wide = dtype == "fp64"
+    return {
+        "BC": 64 if rows <= 128 else 16 if wide else 32,
+        "BK": 32 if rows == 256 and dtype in ("fp16", "bf16") else 16,
+        "num_warps": 4 if rows <= 32 and not wide else 8,
+        "num_stages": 1 if (rows, dtype, precision) == (128, "fp32", "ieee") else 2,
+    }
 
 
 def _declare_dense(columns: int, rows: int, align: int) -> Kernel:

@@ -66,7 +66,7 @@ def snap1_step(
         first = tl.cast(i_tile, tl.int64) * TILE
         o_value = first + tl.arange(0, TILE)  # [TILE]
         m_value = o_value < num_values
-        m_padded = o_value < units * UNIT
+        m_padded = o_value < tl.cast(units, tl.int64) * UNIT
         b_run = find_runs(run_value, i_first, i_last, first, TILE)  # [TILE]
         b_group = tl.load(run_group + b_run, mask=m_value, other=0).to(tl.int64)
         b_row = tl.load(mask_row + b_group).to(tl.int64)
@@ -87,7 +87,7 @@ def snap1_step(
         for i_row in range(first_row, last_row, B):
             o_batch = tl.cast(i_row, tl.int64) + tl.arange(0, B)[:, None]  # [B, 1]
             m_batch = o_batch < batch
-            o_out = o_batch * (units * UNIT) + o_value[None, :]  # [B, TILE]
+            o_out = o_batch * units * UNIT + o_value[None, :]  # [B, TILE]
             m_d = m_batch & m_entry[None, :]
             b_d = tl.load(d + o_batch * d_stride + b_entry[None, :], mask=m_d, other=0).to(kind)
             if scaled:

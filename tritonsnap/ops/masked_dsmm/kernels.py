@@ -127,12 +127,12 @@ def walk_product(
         b_offset = tl.load(x_offset + b_nonzero, mask=m_term, other=0)
         m_both = m_batch & m_term[None, :]
         b_left = tl.load(d + o_batch * d_stride + b_d[None, :], mask=m_both, other=0)
-        o_x = o_batch * (x_units * UNIT) + (b_x + b_offset)[None, :]
+        o_x = o_batch * x_units * UNIT + (b_x + b_offset)[None, :]
         b_sum += b_left.to(kind) * tl.load(x + o_x, mask=m_both, other=0).to(kind)
         b_nonzero += 1
 
     m_both = m_batch & m_value[None, :]
-    o_out = o_batch * (out_units * UNIT) + o_value[None, :]
+    o_out = o_batch * out_units * UNIT + o_value[None, :]
     if (scaled != 0) | (mode == 1):
         b_row = tl.load(mask_row + b_slot, mask=m_value, other=0).to(tl.int64)[None, :]
         if scaled:
@@ -155,7 +155,7 @@ def walk_product(
         o_added = (b_color * num_columns + b_column)[None, :]
         b_sum += tl.load(p_added + o_added, mask=m_added, other=0).to(kind)
     b_sum = b_sum.to(out.dtype.element_ty)
-    m_out = m_batch & (o_value < out_units * UNIT)[None, :]
+    m_out = m_batch & (o_value < tl.cast(out_units, tl.int64) * UNIT)[None, :]
     if i_tile < num_whole:
         tl.store(out + o_out, b_sum, mask=m_out)
     else:
@@ -233,7 +233,7 @@ def group_product(
     m_row = o_row < size
     b_row = tl.load(mask_row + slot + o_row, mask=m_row, other=0).to(tl.int64)  # [BS]
 
-    p_x = x + i_batch * (x_units * UNIT) + x_value + i_column * x_size
+    p_x = x + i_batch * x_units * UNIT + x_value + i_column * x_size
     # what lies outside of the tile reads its first row or column, and is not stored
     o_x = tl.where(m_column, o_column, 0)[:, None] * x_size  # [BC, 1]
     p_d = d + i_batch * d_stride + b_row[:, None] * num_inner  # [BS, 1]
@@ -250,7 +250,7 @@ def group_product(
     m_out = m_column[:, None] & m_row[None, :]
     value += i_column * size
     o_out = o_column[:, None] * size + o_row[None, :]  # [BC, BS]
-    p_out = i_batch * (out_units * UNIT) + value
+    p_out = i_batch * out_units * UNIT + value
     if scaled:
         b_scale = tl.load(row_scale + i_batch * scale_stride + b_row, mask=m_row, other=0)
         b_sum *= b_scale.to(kind)[None, :]
@@ -326,7 +326,7 @@ WALK_PRODUCT = Kernel(
 
 def _dense_default(rows: int, dtype: str, precision: str, device: Device) -> Config:
     if device.is_hip:  # masks lie in scalar registers: at most 8 values a thread
-        columns = 64 if rows == 16 else 32 if rows <= 64 else 16
+        columns = 64 if rows == 16 else 32 if rows == 32 else 16
         return {"BC": columns, "BK": 16, "num_warps": 4 if rows <= 128 else 8, "num_stages": 1}
     wide = dtype == "fp64"
     return {

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.checks import check_instance
+from tritonsnap.plan.blocks import Block
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact, signed
 from tritonsnap.plan.flat_values import FlatPlaces
@@ -140,7 +141,8 @@ def _places(
     if isinstance(blocks[0], CanonicalBlock):
         place = np.arange(blocks[0].mask_values)
         return (np.minimum(place, nnz),)
-    return FlatPlaces.build(blocks, packing.shapes("mask"), "mask", nnz).of_block
+    padded = cast("tuple[Block, ...]", blocks)
+    return FlatPlaces.build(padded, packing.shapes("mask"), "mask", nnz).of_block
 
 
 def _lay_out(source: NDArray[np.int64], length: int) -> CompressedBlock:

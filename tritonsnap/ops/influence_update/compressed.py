@@ -1,10 +1,22 @@
-"""Checks of a compressed immediate Jacobian."""
+"""Checks of an immediate Jacobian that is not given as values."""
 
 from __future__ import annotations
 
 from tritonsnap.ops.arguments import check_float, compatible
+from tritonsnap.ops.influence_update.factors import check_factors
 from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import Factors
+
+
+def check_immediate(
+    immediate: Factors | Compressed, plan: DsmmPlan, batch: tuple[int, ...]
+) -> None:
+    """Raise unless the immediate Jacobian fits the plan and the batch axes."""
+    if isinstance(immediate, Factors):
+        check_factors(immediate, plan, batch)
+    else:
+        check_compressed(immediate, plan, batch)
 
 
 def check_compressed(immediate: Compressed, plan: DsmmPlan, batch: tuple[int, ...]) -> None:

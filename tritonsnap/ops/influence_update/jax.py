@@ -17,8 +17,7 @@ from tritonsnap.ops.arguments import (
     read_influence,
 )
 from tritonsnap.ops.dynamics import Dynamics
-from tritonsnap.ops.influence_update.compressed import check_compressed
-from tritonsnap.ops.influence_update.factors import check_factors
+from tritonsnap.ops.influence_update.compressed import check_immediate
 from tritonsnap.ops.masked_dsmm.jax import bind_product, product, take, with_zero
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
@@ -50,16 +49,15 @@ def influence_update(
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     if isinstance(immediate, (Factors, Compressed)):
         scale = () if row_scale is None else (row_scale,)
-        if isinstance(immediate, Factors):
-            check_factors(immediate, plan, given.batch)
-            primitive, added, axes = _influence_update, immediate[:2], [2, 1]
-        else:
-            check_compressed(immediate, plan, given.batch)
-            primitive, added, axes = _compressed_update, immediate[:1], [2]
-        axes = [2 if form == "dense" else 1, *axes, *(1 for _ in scale)]
+        check_immediate(immediate, plan, given.batch)
+        *added, structure = immediate
+        primitive, own = _influence_update, [2, 1]
+        if isinstance(immediate, Compressed):
+            primitive, own = _compressed_update, [2]
+        axes = [2 if form == "dense" else 1, *own, *(1 for _ in scale)]
         axes += [len(shape) for shape in packing.shapes("x")]
         blocks = primitive(
-            immediate.structure,
+            structure,
             (d, *added, *scale, *given.blocks),
             axes,
             form=form,

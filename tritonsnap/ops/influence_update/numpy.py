@@ -17,8 +17,7 @@ from tritonsnap.ops.arguments import (
     read_influence,
 )
 from tritonsnap.ops.dynamics import Dynamics
-from tritonsnap.ops.influence_update.compressed import check_compressed
-from tritonsnap.ops.influence_update.factors import check_factors
+from tritonsnap.ops.influence_update.compressed import check_immediate
 from tritonsnap.ops.masked_dsmm.numpy import _with_zero, product
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.compressed import Compressed, CompressedBlock
@@ -49,8 +48,7 @@ def influence_update(
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     dynamics = Dynamics(d, form, packing, np)
     if isinstance(immediate, (Factors, Compressed)):
-        check = check_factors if isinstance(immediate, Factors) else check_compressed
-        check(immediate, plan, given.batch)
+        check_immediate(immediate, plan, given.batch)
         blocks = update(packing, dynamics, given.blocks, immediate, row_scale)
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     added = read_influence("immediate", immediate, packing, "mask")

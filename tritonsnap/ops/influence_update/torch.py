@@ -21,8 +21,7 @@ from tritonsnap.ops.arguments import (
 )
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update import numpy as face
-from tritonsnap.ops.influence_update.compressed import check_compressed
-from tritonsnap.ops.influence_update.factors import check_factors
+from tritonsnap.ops.influence_update.compressed import check_immediate
 from tritonsnap.ops.masked_dsmm.torch import product, product_adjoint, torch_packing
 from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -51,8 +50,7 @@ def influence_update(
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     if isinstance(immediate, (Factors, Compressed)):
-        check = check_factors if isinstance(immediate, Factors) else check_compressed
-        check(immediate, plan, given.batch)
+        check_immediate(immediate, plan, given.batch)
         blocks = update(packing, d, form, given.blocks, immediate, row_scale, precision)
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     added = read_influence("immediate", immediate, packing, "mask")
@@ -181,7 +179,8 @@ class _FactoredUpdate(_Update):
     own_axes = (2, 1)
 
     def immediate(self, structure: FactorStructure, added: Sequence[Any]) -> Factors:
-        return Factors(*added, structure)
+        gains, sources = added
+        return Factors(gains, sources, structure)
 
     def expand(self, call: Call, added: Sequence[Tensor]) -> tuple[Tensor, ...]:
         packing, (gains, sources) = call.packing, added
@@ -215,7 +214,7 @@ class _CompressedUpdate(_Update):
     own_axes = (2,)
 
     def immediate(self, structure: CompressedStructure, added: Sequence[Any]) -> Compressed:
-        return Compressed(*added, structure)
+        return Compressed(added[0], structure)
 
     def expand(self, call: Call, added: Sequence[Tensor]) -> tuple[Tensor, ...]:
         packing, compressed = call.packing, added[0].flatten(-2)

@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from tritonsnap import GRU, RNN, Readout
+from tritonsnap import GRU, LRU, LSTM, RNN, LeakyRNN, Readout
 from tritonsnap.arrays import namespace, to_numpy
 
 OUTPUTS = 4
+
+EQUATIONS: dict = {}
+"""The equations of cells that a test defines: ``type -> new(h, inputs, recurrent, params, xp)``."""
 
 
 @dataclass
@@ -61,7 +64,7 @@ def problem(cell, like: str, steps: int, batch: int = 3, resets: bool = True) ->
     return Problem(
         cell,
         {name: xp.asarray(value) for name, value in params.items()},
-        Readout(OUTPUTS).init(cell.hidden, 1, like=like, dtype="float64"),
+        Readout(OUTPUTS).init(cell.rows, 1, like=like, dtype="float64"),
         *(xp.asarray(array) for array in arrays),
     )
 
@@ -77,8 +80,9 @@ def kernel(xp, cell, params: dict, name: str):
     return xp.concatenate([zero, params[name]])[xp.asarray(place)]
 
 
-def new_state(xp, cell, params: dict, h, x, cut=lambda xp, kernel: (kernel, 0)):
+def new_state(xp, cell, params: dict, state, x, cut=lambda xp, kernel: (kernel, 0)):
     """The equations of the cells' docstrings. `cut` splits a recurrent kernel (see `stopped`)."""
+    h, rest = state[..., : cell.hidden], state[..., cell.hidden :]
 
     def recurrent(name):
         live, frozen = cut(xp, kernel(xp, cell, params, name))
@@ -89,13 +93,32 @@ def new_state(xp, cell, params: dict, h, x, cut=lambda xp, kernel: (kernel, 0)):
     def inputs(name):
         return x @ kernel(xp, cell, params, name)
 
+    def gate(name):
+        a = inputs(f"input_{name}") + recurrent(f"recurrent_{name}") + params[f"bias_{name}"]
+        return 1 / (1 + xp.exp(-a))
+
+    if type(cell) in EQUATIONS:
+        return EQUATIONS[type(cell)](h, inputs, recurrent, params, xp)
     if isinstance(cell, RNN):
         return xp.tanh(inputs("input") + recurrent("recurrent") + params["bias"])
+    if isinstance(cell, LeakyRNN):
+        leak = cell.leak
+        if cell.learn_leak:
+            leak = 1 - xp.exp(-1 / xp.exp(params["log_time_constant"]))
+        rate = xp.tanh(inputs("input") + recurrent("recurrent") + params["bias"])
+        return (1 - leak) * h + leak * rate
+    if isinstance(cell, LSTM):
+        a = inputs("input_candidate") + recurrent("recurrent_candidate") + params["bias_candidate"]
+        c = gate("forget") * rest + gate("input") * xp.tanh(a)
+        return xp.concatenate([gate("output") * xp.tanh(c), c], -1)
+    if isinstance(cell, LRU):
+        nu, theta = xp.exp(params["log_nu"]), xp.exp(params["log_theta"])
+        drive = inputs("input_real") + 1j * inputs("input_imaginary")
+        complex_state = (h + 1j * rest) * xp.exp(-nu + 1j * theta)
+        new = complex_state + xp.exp(params["log_gamma"]) * drive
+        return xp.concatenate([xp.real(new), xp.imag(new)], -1)
     assert isinstance(cell, GRU)
-    r, z = (
-        1 / (1 + xp.exp(-inputs(f"input_{g}") - recurrent(f"recurrent_{g}") - params[f"bias_{g}"]))
-        for g in ("reset", "update")
-    )
+    r, z = gate("reset"), gate("update")
     past = recurrent("recurrent_candidate") + params["bias_recurrent"]
     n = xp.tanh(inputs("input_candidate") + params["bias_candidate"] + r * past)
     return (1 - z) * n + z * h
@@ -121,7 +144,7 @@ def unrolled_loss(problem: Problem, params, readout, cut=lambda xp, kernel: (ker
     like = library(problem.xs)
     xp = namespace(like)
     steps, batch = problem.xs.shape[:2]
-    h = xp.zeros((batch, problem.cell.hidden), dtype=problem.xs.dtype)
+    h = xp.zeros((batch, problem.cell.rows), dtype=problem.xs.dtype)
 
     def step(h, total, x, y, weight, reset):
         h = xp.where(reset[:, None], xp.zeros_like(h), h)
@@ -148,13 +171,13 @@ def unrolled_loss(problem: Problem, params, readout, cut=lambda xp, kernel: (ker
     return total, h
 
 
-def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
+def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0), unrolled=unrolled_loss):
     """Loss, gradients by name and last state, from the library's own differentiation."""
     if library(problem.xs) == "jax":
         import jax
 
         def loss(trees):
-            return unrolled_loss(problem, *trees, cut)
+            return unrolled(problem, *trees, cut)
 
         run = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, h), (own, readout) = run((problem.params, problem.readout))
@@ -165,7 +188,7 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
         {name: value.clone().requires_grad_() for name, value in tree.items()}
         for tree in (problem.params, problem.readout)
     ]
-    total, h = unrolled_loss(problem, *trees, cut)
+    total, h = unrolled(problem, *trees, cut)
     leaves = {**trees[0], **trees[1]}
     gradients = torch.autograd.grad(total, list(leaves.values()))
     return float(total.detach()), as_numpy(dict(zip(leaves, gradients, strict=True))), to_numpy(h)

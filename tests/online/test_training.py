@@ -55,6 +55,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(task, backend, te
     assert second.evaluate() == whole.evaluate()
 
 
+@pytest.mark.parametrize(("backend", "exact"), [("numpy", False), ("jax", True)])
+def test_stacks_train_and_go_on_bit_for_bit(backend, exact, text, tmp_path):
+    small = {**SMALL, "hidden": 4, "cell": "rnn"}
+    config = TrainingConfig(text=text, backend=backend, layers=2, exact=exact, **small)
+    whole = Run(config, tmp_path / "whole")
+    assert whole.train(Budget(steps=20))
+    Run(config, tmp_path / "parts").train(Budget(steps=10))
+    second = Run(config, tmp_path / "parts", resume=True)
+    second.train(Budget(steps=20))
+    assert_same(second.state, whole.state)
+    assert second.evaluate() == whole.evaluate()
+
+
 @pytest.mark.parametrize("backend", LIBRARIES)
 def test_it_learns_and_writes_its_files(backend, text, tmp_path):
     out = tmp_path / "run"
@@ -125,7 +138,7 @@ def test_held_out_score_matches_reading_the_text_in_one_go(text, tmp_path):
     run = Run(TrainingConfig(text=text, backend="numpy", **SMALL), tmp_path / "run")
     run.train(Budget(steps=200))
     cell, task = run.learner.cell, run.task
-    forward = cell, run.readout, run.state.params, task, "numpy"
+    forward = run.learner, run.readout, run.state.params, task, "numpy"
     state, total = np.zeros((1, 12), np.float32), 0.0
     whole = np.concatenate([task.train[-500:], task.held_out])
     ready = cell.prepare(run.state.params[0])
@@ -185,6 +198,8 @@ def test_metrics_after_the_checkpoint_and_cut_off_lines_are_dropped(text, tmp_pa
         ({"task": "image"}, "task"),
         ({"backend": "cupy"}, "backend"),
         ({"hidden": 0}, "hidden"),
+        ({"layers": 0}, "layers"),
+        ({"exact": True}, "exact"),
         ({"order": 0}, "order"),
         ({"batch": 0}, "batch"),
         ({"update_every": -1}, "update_every"),

@@ -41,6 +41,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--cell", "kind of cell", choices=get_args(CellName))
     add("--hidden", "units of the cell", type=int, metavar="N")
     add("--density", "density of the recurrent weights, in (0, 1]", type=float, metavar="D")
+    add("--layers", "layers of that kind, one above the other", type=int, metavar="N")
+    parser.add_argument(
+        "--exact",
+        help="keep the influence of lower layers on higher ones (default: layer by layer)",
+        action="store_true",
+        default=argparse.SUPPRESS,
+    )
     add("--method", "how gradients are computed", choices=get_args(MethodName))
     add("--order", "n of SnAp-n; for --method snap", type=int, metavar="N")
     add("--batch", "rows trained side by side", type=int, metavar="N")
@@ -119,7 +126,11 @@ def _next_directory(task: str) -> Path:
 
 def _summary(config: TrainingConfig, training: Run) -> str:
     method = f"snap-{config.order}" if config.method == "snap" else config.method
+    layers = "" if config.layers == 1 else f"{config.layers} layers, each a "
+    if config.exact:
+        method = f"exact {method}"
     return (
-        f"{config.task}: {config.cell} of {config.hidden} units, density {config.density:g}, "
+        f"{config.task}: {layers}{config.cell} of {config.hidden} units, "
+        f"density {config.density:g}, "
         f"{method}, {config.batch} rows, in {config.backend}; results go to {training.out}"
     )

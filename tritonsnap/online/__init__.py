@@ -3,22 +3,37 @@
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Linearization
-from tritonsnap.online.cells import GRU, RNN
+from tritonsnap.online.cells import GRU, LRU, LSTM, RNN, LeakyRNN
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.readout import Readout
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.stack.bptt import StackBPTT
+from tritonsnap.online.stack.feed_forward import FeedForward, LayerNorm, Linear, Skip
+from tritonsnap.online.stack.network import Stack
+from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
 
 __all__ = [
     "BPTT",
     "GRU",
+    "LRU",
+    "LSTM",
     "RNN",
     "RTRL",
     "Carry",
     "Cell",
+    "FeedForward",
+    "LayerNorm",
+    "LeakyRNN",
     "Learner",
+    "Linear",
     "LinearMap",
     "Linearization",
     "Readout",
+    "Skip",
     "SnAp",
+    "Stack",
+    "StackBPTT",
+    "StackRTRL",
+    "StackSnAp",
 ]

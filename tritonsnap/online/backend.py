@@ -1,4 +1,4 @@
-"""The few things that no array standard has: scan, and the derivative of a loss."""
+"""The few things that no array standard has: scan, and derivatives."""
 
 from __future__ import annotations
 
@@ -44,6 +44,28 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tu
         outputs.append(y)
     xp = namespace_of(leaves[0])
     return carry, map_tree(lambda *rows: xp.stack(rows), *outputs) if outputs else None
+
+
+def derivative(function: Callable[[Any], dict[str, Any]], at: Any) -> dict[str, Any]:
+    """The derivative of an elementwise function, by one JVP (JAX and torch)."""
+    xp = namespace_of(at)
+    ones = xp.ones_like(at)
+    jvp: Any
+    if library_of(at) == "jax":
+        from jax import jvp
+    else:
+        from torch.func import jvp
+    changes: dict[str, Any] = jvp(function, (at,), (ones,))[1]
+    return changes
+
+
+def reset_rows(values: Any, reset: Any) -> Any:
+    """Values [batch, ...] with the rows in `reset` [batch] zeroed, NaN or not."""
+    if reset is None:
+        return values
+    xp = namespace_of(values)
+    rows = reset.reshape(-1, *(1,) * (values.ndim - 1))
+    return xp.where(rows, xp.zeros_like(values), values)
 
 
 def differentiate_loss(

@@ -44,6 +44,10 @@ class TrainingConfig:
         Array library; by default the fastest one that is installed.
     cell, hidden, density
         Kind of cell, its units, and the density of its recurrent weights in (0, 1].
+    layers
+        Layers of that kind, one above the other.
+    exact
+        Whether the influence of several layers crosses them: see `tritonsnap.Stack`.
     method, order
         ``"snap"`` of that order, exact ``"rtrl"``, or ``"bptt"`` (both without order).
     batch
@@ -67,6 +71,8 @@ class TrainingConfig:
     cell: CellName = "gru"
     hidden: int = 256
     density: float = 1.0
+    layers: int = 1
+    exact: bool = False
     method: MethodName = "snap"
     order: int = 1
     batch: int = 16
@@ -85,7 +91,7 @@ class TrainingConfig:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"`{name}` must be one of {allowed}, got {getattr(self, name)!r}")
-        for name in ("hidden", "order", "batch", "update_every"):
+        for name in ("hidden", "layers", "order", "batch", "update_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
         if not 0 < self.density <= 1:
@@ -94,6 +100,8 @@ class TrainingConfig:
             raise ValueError(f"`learning_rate` must be positive, got {self.learning_rate}")
         if self.seed < 0:
             raise ValueError(f"`seed` must not be negative, got {self.seed}")
+        if self.exact and self.layers == 1:
+            raise ValueError("`exact` goes with several `layers` only")
         if self.text is not None and self.task != "text":
             raise ValueError("`text` goes with the task 'text' only")
 
@@ -110,9 +118,18 @@ class TrainingConfig:
         return TextTask(reference_text() if self.text is None else _read(self.text), self.batch)
 
     def make_learner(self, inputs: int) -> Any:
-        """Build the cell and its learner."""
+        """Build the network and its learner."""
         kind = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}[self.cell]
-        cell = kind(inputs=inputs, hidden=self.hidden, density=self.density, seed=self.seed)
+        cells = [
+            kind(
+                inputs=self.hidden if number else inputs,
+                hidden=self.hidden,
+                density=self.density,
+                seed=self.seed + number,
+            )
+            for number in range(self.layers)
+        ]
+        cell = cells[0] if self.layers == 1 else tritonsnap.Stack(cells, exact=self.exact)
         learners: dict[str, Callable[[], Any]] = {
             "snap": lambda: tritonsnap.SnAp(cell, order=self.order),
             "rtrl": lambda: tritonsnap.RTRL(cell),

@@ -23,21 +23,19 @@ class Operand(NamedTuple):
 
 
 def immediate_pattern(cell: Cell) -> SparsityPattern:
-    """Where ``df/dtheta`` may be nonzero: [rows, parameters]."""
+    """Where the influence of one step is kept: [rows, parameters].
+
+    A parameter that feeds unit i has all parts of unit i, those too that ``df/dtheta`` leaves at
+    zero: a unit's parts stay together (LRU: the complex number), and SnAp-1 is BPTT without the
+    paths between units.
+    """
     units = np.arange(cell.hidden)
-    supports, kinds = [], []
-    for number, target in enumerate(cell.targets):
-        parts = np.array([cell.parts.index(part) for part in cell.gain_parts[target]], np.int64)
-        supports += [parts * cell.hidden + unit for unit in units]
-        kinds += [
-            number * cell.hidden + linear.units for linear in cell.maps if linear.target == target
-        ]
-    sizes = [len(support) for support in supports]
+    parts = np.arange(len(cell.parts)) * cell.hidden
     return SparsityPattern.from_columns(
         (cell.rows, cell.num_parameters),
-        np.concatenate([[0], np.cumsum(sizes)]),
-        np.concatenate(supports),
-        np.concatenate(kinds),
+        np.arange(cell.hidden + 1) * len(parts),
+        (units[:, None] + parts).reshape(-1),
+        np.concatenate([linear.units for linear in cell.maps]),
     )
 
 
@@ -120,7 +118,7 @@ class DynamicsStructure:
         """D of a step, from what `prepare` returns."""
         targets = list(dict.fromkeys(linear.target for linear in self.cell.recurrent_maps()))
         numbers = [self.cell.targets.index(target) for target in targets]
-        if len(numbers) == 1 and step.own is None:  # diag(g) W is never multiplied out
+        if step.own is None and len(numbers) == 1:  # diag(g) W is never multiplied out
             return Operand(weights[0], step.gains[..., numbers[0], :])
         total = None
         for number, weight in zip(numbers, weights, strict=True):
@@ -132,7 +130,8 @@ class DynamicsStructure:
             part = gain * weight
             total = part if total is None else total + part
         if step.own is not None:
-            total = total + (self._dense_own(step.own) if dense else self._own_values(step.own))
+            own = self._dense_own(step.own) if dense else self._own_values(step.own)
+            total = own if total is None else total + own
         return Operand(total, None)
 
     def _own_values(self, own: Any) -> Any:

@@ -12,6 +12,11 @@ from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.stack.bptt import StackBPTT
+from tritonsnap.online.stack.crossing import Crossing
+from tritonsnap.online.stack.feed_forward import FeedForward
+from tritonsnap.online.stack.learner import StackLearner
+from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
 from tritonsnap.plan.jax_tree import Static, on_device
 
 
@@ -35,16 +40,15 @@ def run(learner: Learner, *arguments: Any) -> Any:
     return _run(learner, *arguments)
 
 
-def _places(learner: Learner) -> list[Any]:
-    """The index arrays of the cell's sparse weights."""
-    cell = learner.cell
-    return on_device([m.place for m in cell.maps if m.pattern is not None], cell)
+def _places(layer: Cell | FeedForward) -> list[Any]:
+    """The index arrays of the sparse weights."""
+    return on_device([m.place for m in layer.maps if m.pattern is not None], layer)
 
 
-def _with_places(cell: Cell, places: list[Any]) -> Cell:
-    view, rest = copy.copy(cell), iter(places)
+def _with_places(layer: Any, places: list[Any]) -> Any:
+    view, rest = copy.copy(layer), iter(places)
     view.__dict__["maps"] = tuple(
-        linear if linear.pattern is None else linear.with_place(next(rest)) for linear in cell.maps
+        linear if linear.pattern is None else linear.with_place(next(rest)) for linear in layer.maps
     )
     return view
 
@@ -62,7 +66,7 @@ def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     kept = [array for array in arrays if array is not None]
     host = learner.__dict__.get("host", learner)
     digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
-    children = (learner.structure, on_device(kept, dynamics), _places(learner))
+    children = (learner.structure, on_device(kept, dynamics), _places(learner.cell))
     return children, Static(host, digest)
 
 
@@ -83,7 +87,7 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
 
 def _flatten_bptt(learner: BPTT) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    return (_places(learner),), Static(host, f"BPTT {host.cell.digest}")
+    return (_places(learner.cell),), Static(host, f"BPTT {host.cell.digest}")
 
 
 def _unflatten_bptt(static: Static, children: Any) -> BPTT:
@@ -93,6 +97,37 @@ def _unflatten_bptt(static: Static, children: Any) -> BPTT:
     return view
 
 
+def _flatten_stack(learner: StackLearner) -> tuple[Any, Static]:
+    host = learner.__dict__.get("host", learner)
+    crossings = list(learner.crossings) if isinstance(learner, StackSnAp) else []
+    places = [
+        _places(layer) if isinstance(layer, FeedForward) else [] for layer in learner.stack.layers
+    ]
+    digest = f"{type(host).__name__} {host.stack.digest} {getattr(host, 'order', None)}"
+    return (list(learner.learners), crossings, places), Static(host, digest)
+
+
+def _unflatten_stack(static: Static, children: Any) -> StackLearner:
+    learners, crossings, places = children
+    view: Any = _view(static.value)
+    view.__dict__.update(learners=tuple(learners), crossings=tuple(crossings))
+    if isinstance(places, list):  # else a placeholder of a tree transformation
+        view.cell = copy.copy(view.cell)
+        layers = tuple(
+            _with_places(layer, own) if isinstance(layer, FeedForward) else layer
+            for layer, own in zip(view.cell.layers, places, strict=True)
+        )
+        layers = tuple(
+            layer if learner is None else learner.cell
+            for layer, learner in zip(layers, learners, strict=True)
+        )
+        object.__setattr__(view.cell, "layers", layers)
+    return view
+
+
+jax.tree_util.register_dataclass(Crossing, ["products", "plan"], ["sources"])
+for stacked in (StackSnAp, StackRTRL, StackBPTT):
+    jax.tree_util.register_pytree_node(stacked, _flatten_stack, _unflatten_stack)
 for kind in (SnAp, RTRL):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
 jax.tree_util.register_pytree_node(BPTT, _flatten_bptt, _unflatten_bptt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from tritonsnap.arrays import (
     Library,
@@ -20,6 +20,9 @@ from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
 from tritonsnap.online.trees import leaves_of
 
+if TYPE_CHECKING:
+    from tritonsnap.online.stack.network import Stack
+
 LossFunction = Callable[..., Any]
 
 
@@ -29,12 +32,34 @@ class Learner(ABC):
     Parameters
     ----------
     cell
-        The network.
+        The network: a `Cell`, or a `Stack` where the rule has a form for stacks.
     """
 
-    def __init__(self, cell: Cell) -> None:
-        check_instance("cell", cell, Cell)
-        self.cell = cell
+    network: ClassVar[type] = Cell
+    """What the rule learns."""
+
+    of_stack: ClassVar[type[Learner] | None] = None
+    """The form of the rule that learns a `Stack`."""
+
+    def __new__(cls, cell: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Make the learner, of a `Stack` the form of the rule for stacks."""
+        stacked = cls.__dict__.get("of_stack")
+        if stacked is not None and isinstance(cell, stacked.network):
+            return object.__new__(stacked)
+        return object.__new__(cls)
+
+    def __init__(self, cell: Cell | Stack) -> None:
+        check_instance("cell", cell, self.network)
+        self.cell = cast(Cell, cell)  # what all rules read of it a stack has, too
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that a loss reads: the rows of the state."""
+        return self.cell.rows
+
+    def output_of(self, state: Any) -> Any:
+        """What a loss reads of a state [..., rows]: all of it."""
+        return state
 
     @abstractmethod
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
@@ -198,10 +223,9 @@ class Learner(ABC):
     def _check_delta(self, carry: Carry, delta: Any) -> None:
         check_instance("carry", carry, Carry)
         library_of_arguments({"carry.state": carry.state, "dL_dstate": delta})
-        if tuple(delta.shape) != tuple(carry.state.shape):
-            raise ValueError(
-                f"`dL_dstate` must have shape {list(carry.state.shape)}, got {list(delta.shape)}"
-            )
+        shape = (carry.state.shape[0], self.num_outputs)
+        if tuple(delta.shape) != shape:
+            raise ValueError(f"`dL_dstate` must have shape {list(shape)}, got {list(delta.shape)}")
         if delta.dtype != carry.state.dtype:
             raise TypeError(
                 f"`dL_dstate` must have the carry's dtype {carry.state.dtype}, got {delta.dtype}"

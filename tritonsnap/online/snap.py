@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
-from tritonsnap.online.cell import Cell, Params, Prepared
+from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 from tritonsnap.online.dynamics import (
     DynamicsStructure,
     dynamics_pattern,
@@ -22,6 +22,9 @@ from tritonsnap.ops import influence_gradient, influence_step, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity.snap import check_order, snap_pattern
+
+if TYPE_CHECKING:
+    from tritonsnap.online.stack.network import Stack
 
 
 class SnApPrepared(NamedTuple):
@@ -48,7 +51,7 @@ class SnAp(Learner):
     Parameters
     ----------
     cell
-        The network.
+        The network: a `Cell` or a `Stack`.
     order
         The number of steps n >= 1; None keeps everything, which is exact RTRL.
 
@@ -67,7 +70,7 @@ class SnAp(Learner):
     Menick et al., "Practical Real Time Recurrent Learning with a Sparse Approximation", ICLR 2021.
     """
 
-    def __init__(self, cell: Cell, order: int | None = 1) -> None:
+    def __init__(self, cell: Cell | Stack, order: int | None = 1) -> None:
         super().__init__(cell)
         check_order(order)
         self.order = order
@@ -137,7 +140,7 @@ class SnAp(Learner):
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)
         flat = influence_gradient(dL_dstate, carry.influence, self.plan, sum_batch=True)
-        return self._by_parameter(flat)
+        return self.by_parameter(flat)
 
     def run_sequence(
         self,
@@ -164,46 +167,66 @@ class SnAp(Learner):
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             carry, total, gradients, readout_gradients = running
             x, y, weight, reset = inputs
-            state, operands, options = self._operands(ready, carry, x, reset)
-            loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
+            linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
+            loss, delta, of_readout = differentiate_loss(loss_fn, readout, linear.state, y, weight)
+            operands, options = self._operands(
+                self.structure, ready, carry.influence, linear, reset
+            )
             influence, own = influence_step(*operands, delta, self.plan, packed=True, **options)
-            carry = Carry(state, influence, carry.step + 1)
+            carry = Carry(linear.state, influence, carry.step + 1)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
 
         end, _ = scan(body, start, (xs, ys, mask, resets))
         carry, total, gradients, readout_gradients = end
-        by_parameter = self._by_parameter(packing.unpack_columns(gradients, like=total))
+        by_parameter = self.by_parameter(packing.unpack_columns(gradients, like=total))
         if readout is None:
             return total, by_parameter, carry
         return total, (by_parameter, readout_gradients), carry
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
-        state, operands, options = self._operands(ready, carry, x, reset)
-        influence = influence_update(*operands, self.plan, **options)
-        return Carry(state, influence, carry.step + 1), state
+        linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
+        influence = self.updated(self.structure, ready, carry.influence, linear, reset)
+        return Carry(linear.state, influence, carry.step + 1), linear.state
+
+    def updated(
+        self,
+        structure: FactorStructure,
+        ready: SnApPrepared,
+        influence: tuple[Any, ...],
+        linear: Linearization,
+        reset: Any,
+    ) -> tuple[Any, ...]:
+        """The influence after a step, all of it or the blocks that `structure` has."""
+        operands, options = self._operands(structure, ready, influence, linear, reset)
+        blocks: tuple[Any, ...] = influence_update(*operands, structure.plan, **options)
+        return blocks
 
     def _operands(
-        self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
-    ) -> tuple[Any, tuple[Any, Any, Factors], dict[str, Any]]:
-        """The new state, and D, J, the immediate Jacobian and options of `influence_update`."""
-        linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = carry.influence
+        self,
+        structure: FactorStructure,
+        ready: SnApPrepared,
+        influence: tuple[Any, ...],
+        linear: Linearization,
+        reset: Any,
+    ) -> tuple[tuple[Any, tuple[Any, ...], Factors], dict[str, Any]]:
+        """D, J and the immediate Jacobian of a step, and the options of `influence_update`."""
         if reset is not None:
-            influence = tuple(_reset_block(block, reset) for block in influence)
-        operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
-        factors = Factors(linear.gains, linear.sources, self.structure)
-        form = "dense" if self._dense(x) else "values"
-        options = {"row_scale": operand.row_scale, "form": form}
-        return linear.state, (operand.d, influence, factors), options
+            influence = tuple(reset_rows(block, reset) for block in influence)
+        dense = self._dense(linear.state)
+        operand = self.dynamics.operand(ready.weights, linear, dense)
+        factors = Factors(linear.gains, linear.sources, structure)
+        form = "dense" if dense else "values"
+        return (operand.d, influence, factors), {"row_scale": operand.row_scale, "form": form}
 
     def _dense(self, *arrays: Any) -> bool:
         """Whether the plan wants D as a dense matrix from the library of `arrays`."""
         library_of(*arrays)
         return self.plan.packing_for(arrays[0]).wants_dense
 
-    def _by_parameter(self, flat: Any) -> Params:
+    def by_parameter(self, flat: Any) -> Params:
+        """A flat gradient [..., columns] as a dict of arrays like the parameters."""
         gradients, begin = {}, 0
         for linear in self.cell.maps:
             end = begin + linear.num_parameters
@@ -224,15 +247,8 @@ class RTRL(SnAp):
     Networks", Neural Computation 1(2), 1989.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell | Stack) -> None:
         super().__init__(cell, None)
 
     def __repr__(self) -> str:
         return f"RTRL({self.cell!r})"
-
-
-def _reset_block(block: Any, reset: Any) -> Any:
-    """A block of the influence with the rows of the batch in `reset` zeroed, NaN or not."""
-    xp = namespace_of(block)
-    rows = reset.reshape(-1, *(1,) * (block.ndim - 1))
-    return xp.where(rows, xp.zeros_like(block), block)

@@ -128,7 +128,7 @@ def online_entries() -> list[Entry]:
             kind,
             {"inputs": 2, "hidden": 3, "density": 0.5, "input_density": 0.9, "seed": 0},
         )
-        for kind in (ts.RNN, ts.GRU)
+        for kind in (ts.RNN, ts.LeakyRNN, ts.GRU, ts.LSTM)
     ]
     entries += [
         Entry("cell.init", cell.init, {"rng": 0, "like": "numpy", "dtype": "float64"}),

@@ -106,7 +106,7 @@ def test_the_copy_limit_grows(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["snap", "rtrl", "bptt"])
-@pytest.mark.parametrize("cell", ["rnn", "gru"])
+@pytest.mark.parametrize("cell", ["rnn", "leaky", "gru", "lstm", "lru"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_method_runs(method, cell, optimizer, text, tmp_path):
     config = TrainingConfig(

@@ -1,5 +1,6 @@
 """Online training: cells, learners, readout, tasks and the training loop."""
 
+import tritonsnap.online.unfactored.learners  # noqa: F401 - the learners' forms
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Linearization
@@ -12,6 +13,7 @@ from tritonsnap.online.stack.bptt import StackBPTT
 from tritonsnap.online.stack.feed_forward import FeedForward, LayerNorm, Linear, Skip
 from tritonsnap.online.stack.network import Stack
 from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
+from tritonsnap.online.unfactored.function_cell import FunctionCell
 
 __all__ = [
     "BPTT",
@@ -23,6 +25,7 @@ __all__ = [
     "Carry",
     "Cell",
     "FeedForward",
+    "FunctionCell",
     "LayerNorm",
     "LeakyRNN",
     "Learner",

@@ -344,6 +344,15 @@ class Cell(ABC):
             self._joined(xp, new), xp.stack(stacked, axis=-2), direct, xp.concat(sources, axis=-1)
         )
 
+    def shaped(self, flat: Any) -> Params:
+        """Numbers [parameters] in canonical order, map by map, in the shapes of the parameters."""
+        params, begin = {}, 0
+        for linear in self.maps:
+            end = begin + linear.num_parameters
+            params[linear.name] = linear.shaped(flat[..., begin:end])
+            begin = end
+        return params
+
     def check_params(self, params: Params) -> None:
         """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
         check_shapes(params, {linear.name: linear.parameter_shape for linear in self.maps})

@@ -95,7 +95,10 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any) -> Any:
         library = library_of(template)
         if library == "numpy":
             return array
-        return namespace(library).asarray(array, device=device_of(template))
+        # a JAX array that was put nowhere in particular goes along with any others
+        anywhere = library == "jax" and not template.committed
+        device = None if anywhere else device_of(template)
+        return namespace(library).asarray(array, device=device)
 
     return map_tree(restored, like)
 

@@ -14,7 +14,7 @@ from tritonsnap.online.optimizers import SGD, Adam, Optimizer
 from tritonsnap.online.tasks import CopyTask, TextTask, reference_text
 
 TaskName = Literal["text", "copy"]
-CellName = Literal["rnn", "gru"]
+CellName = Literal["rnn", "leaky", "gru", "lstm", "lru"]
 MethodName = Literal["snap", "rtrl", "bptt"]
 OptimizerName = Literal["sgd", "adam"]
 
@@ -119,9 +119,15 @@ class TrainingConfig:
 
     def make_learner(self, inputs: int) -> Any:
         """Build the network and its learner."""
-        kind = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}[self.cell]
+        kinds: dict[str, type[tritonsnap.Cell]] = {
+            "rnn": tritonsnap.RNN,
+            "leaky": tritonsnap.LeakyRNN,
+            "gru": tritonsnap.GRU,
+            "lstm": tritonsnap.LSTM,
+            "lru": tritonsnap.LRU,
+        }
         cells = [
-            kind(
+            kinds[self.cell](
                 inputs=self.hidden if number else inputs,
                 hidden=self.hidden,
                 density=self.density,

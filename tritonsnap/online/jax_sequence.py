@@ -17,6 +17,9 @@ from tritonsnap.online.stack.crossing import Crossing
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.learner import StackLearner
 from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
+from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
+from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
+from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
 from tritonsnap.plan.jax_tree import Static, on_device
 
 
@@ -97,6 +100,38 @@ def _unflatten_bptt(static: Static, children: Any) -> BPTT:
     return view
 
 
+def _flatten_unfactored(learner: UnfactoredSnAp) -> tuple[Any, Static]:
+    host = learner.__dict__.get("host", learner)
+    digest = f"{type(host).__name__} {host.cell.digest} {host.plan.digest}"
+    blocks = on_device(learner.places(learner.plan.packing("xla")), learner)
+    return (learner.plan, blocks, learner.jacobians, _places(learner.cell)), Static(host, digest)
+
+
+def _unflatten_unfactored(static: Static, children: Any) -> UnfactoredSnAp:
+    host: UnfactoredSnAp = static.value
+    plan, blocks, jacobians, places = children
+    view: UnfactoredSnAp = _view(host)
+    view.__dict__.update(plan=plan, jacobians=jacobians)
+    if isinstance(blocks, list):  # else a placeholder of a tree transformation
+        view.__dict__["_places"] = {plan.packing("xla").digest: blocks}
+        view.cell = _with_places(host.cell, places)
+    return view
+
+
+jax.tree_util.register_pytree_node(
+    ProjectedJacobians,
+    lambda one: ((one.projection,), Static(one.cell, one.cell.digest)),
+    lambda static, children: ProjectedJacobians(static.value, *children),
+)
+jax.tree_util.register_pytree_node(
+    ResetBeforeJacobians,
+    lambda one: (on_device(list(one.arrays), one), None),
+    lambda _, arrays: ResetBeforeJacobians(tuple(arrays)),
+)
+for form in (UnfactoredSnAp, UnfactoredRTRL):
+    jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
+
+
 def _flatten_stack(learner: StackLearner) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
     crossings = list(learner.crossings) if isinstance(learner, StackSnAp) else []
@@ -130,4 +165,5 @@ for stacked in (StackSnAp, StackRTRL, StackBPTT):
     jax.tree_util.register_pytree_node(stacked, _flatten_stack, _unflatten_stack)
 for kind in (SnAp, RTRL):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-jax.tree_util.register_pytree_node(BPTT, _flatten_bptt, _unflatten_bptt)
+for backward in (BPTT, UnfactoredBPTT):
+    jax.tree_util.register_pytree_node(backward, _flatten_bptt, _unflatten_bptt)

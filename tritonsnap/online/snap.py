@@ -227,12 +227,7 @@ class SnAp(Learner):
 
     def by_parameter(self, flat: Any) -> Params:
         """A flat gradient [..., columns] as a dict of arrays like the parameters."""
-        gradients, begin = {}, 0
-        for linear in self.cell.maps:
-            end = begin + linear.num_parameters
-            gradients[linear.name] = linear.shaped(flat[..., begin:end])
-            begin = end
-        return gradients
+        return self.cell.shaped(flat)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.cell!r}, order={self.order})"

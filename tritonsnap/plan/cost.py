@@ -100,11 +100,22 @@ class GroupCosts:
 
 def group_costs(groups: ColumnGroups, dynamics: SparsityPattern, target: Target) -> GroupCosts:
     """Price every regime for every group."""
+    nonzeros = count_nonzeros(groups, dynamics)
+    by_regime = price_groups(groups, nonzeros, target)
+    names = np.array(list(by_regime), object)
+    table = np.stack(list(by_regime.values()))
+    best = np.argmin(table, axis=0)
+    return GroupCosts(names[best], table[best, np.arange(len(groups))], by_regime, nonzeros)
+
+
+def price_groups(
+    groups: ColumnGroups, nonzeros: NDArray[np.int64], target: Target
+) -> dict[Regime, NDArray[np.float64]]:
+    """Nanoseconds of every group in every regime, given the nonzeros of its D[S, R]."""
     written, read = groups.mask_sizes, groups.x_sizes
     columns = groups.num_columns
-    nonzeros = count_nonzeros(groups, dynamics)
     entries = written * read
-    by_regime = {
+    return {
         Regime.ELEMENTWISE: np.where(
             (written == 1) & (read == 1), target.element * columns, np.inf
         ),
@@ -118,10 +129,6 @@ def group_costs(groups: ColumnGroups, dynamics: SparsityPattern, target: Target)
             np.inf,
         ),
     }
-    names = np.array(list(by_regime), object)
-    table = np.stack(list(by_regime.values()))
-    best = np.argmin(table, axis=0)
-    return GroupCosts(names[best], table[best, np.arange(len(groups))], by_regime, nonzeros)
 
 
 def count_nonzeros(groups: ColumnGroups, dynamics: SparsityPattern) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tritonsnap.arrays import library_of
 from tritonsnap.checks import check_choice, check_instance, check_integer
@@ -111,6 +112,26 @@ class DsmmPlan:
         if "jax" in sys.modules:
             importlib.import_module("tritonsnap.plan.jax_tree")
 
+    def take_columns(self, columns: ArrayLike) -> DsmmPlan:
+        """The plan of some columns of X and M, in ascending order.
+
+        Columns do not depend on each other, so every column of its products is the same as in
+        this plan's. It needs fewer entries of D.
+
+        Raises
+        ------
+        ValueError
+            If the columns are out of range or do not ascend.
+        """
+        x, mask = self.x.take_columns(columns), self.mask.take_columns(columns)
+        chosen = np.asarray(columns)
+        if np.any(np.diff(chosen) <= 0):
+            raise ValueError("`columns` must ascend")
+        segments = np.unique(np.searchsorted(chosen, self.segments))
+        plan = DsmmPlan(x, mask, self.dynamics, segments=segments.tolist())
+        plan.restricted = self.restricted
+        return plan
+
     # ---- packings ------------------------------------------------------------------------------
 
     def packing(self, target: str | None = None, regime: Regime | None = None) -> Packing:
@@ -145,7 +166,11 @@ class DsmmPlan:
         library = library_of(*arrays)
         if library == "torch" and arrays[0].device.type != "cpu":
             return self.packing("triton")
-        return self.packing("xla" if library == "jax" else None)
+        if library == "jax":
+            from tritonsnap.plan.jax_target import jax_packing
+
+            return jax_packing(self)
+        return self.packing()
 
     def with_packing(self, packing: Packing) -> DsmmPlan:
         """The same plan with `packing` in place of the one it has for that target.
@@ -282,6 +307,8 @@ class _TransposedPlan(DsmmPlan):
 
     def __init__(self, plan: DsmmPlan) -> None:
         super().__init__(plan.mask, plan.x, plan.dynamics.transpose(), segments=plan.segments)
+        if plan.host is not plan:
+            self.host = plan.host.transpose()
         self.restricted = plan.restricted
         self.groups = plan.groups.transposed
         self._transposed = plan

@@ -153,8 +153,20 @@ class FactorStructure(ImmediateStructure):
             hasher.update(np.ascontiguousarray(index, np.int64).data)
         return hasher.hexdigest()
 
+    def take_columns(self, columns: NDArray[np.integer]) -> FactorStructure:
+        """The structure of some columns, in ascending order; see `DsmmPlan.take_columns`."""
+        return FactorStructure(
+            plan=self.plan.take_columns(columns),
+            unit=self.unit[columns],
+            target=self.target[columns],
+            source=self.source[columns],
+            num_units=self.num_units,
+            num_targets=self.num_targets,
+            num_sources=self.num_sources,
+        )
+
     def _lay_out_all(self, packing: Packing) -> tuple[FactorBlock, ...]:
-        return tuple(self._lay_out(block, packing) for block in packing.blocks)
+        return tuple(self.lay_out(block, packing) for block in packing.blocks)
 
     def entries(
         self, block: AnyBlock, packing: Packing
@@ -212,15 +224,18 @@ class FactorStructure(ImmediateStructure):
         factors: CanonicalFactors = self._layouts[key][0]
         return factors
 
-    def _lay_out(self, block: Block, packing: Packing) -> FactorBlock:
+    def lay_out(self, block: Block, packing: Packing, outer: bool = True) -> FactorBlock:
+        """The factors of a block of a packing, as an outer product where allowed and possible."""
         columns = block.columns.index(np)
-        inside = columns < packing.groups.mask.shape[1]
-        safe = np.where(inside, columns, columns[:, :1])
+        num_columns = packing.groups.mask.shape[1]
+        inside = columns < num_columns
+        safe = np.where(inside, columns, np.minimum(columns[:, :1], num_columns - 1))
         unit, target = self.unit[safe], self.target[safe]
         source = np.where(inside, self.source[safe], self.num_sources)
         empty = np.empty(0, np.uint8)
         if (
-            isinstance(block, ElementwiseBlock)
+            outer
+            and isinstance(block, ElementwiseBlock)
             and np.all(source == source[:1])
             and np.all(target == target[0, 0])
             and np.all(unit == (block.mask_row.astype(np.int64) % self.num_units)[:, None])

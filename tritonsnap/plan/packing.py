@@ -32,6 +32,7 @@ from tritonsnap.plan.flat_values import (
     put_slice,
     value_index,
 )
+from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -152,6 +153,11 @@ class Packing:
             self.restricted,
         )
 
+    @cached_property
+    def pairs(self) -> OuterPairs:
+        """What `masked_outer` sums for each entry of D, of a packing for Triton."""
+        return OuterPairs.build(self.groups, self.dynamics)
+
     # ---- what it is ----------------------------------------------------------------------------
 
     @property
@@ -168,6 +174,8 @@ class Packing:
         patterns = (self.groups.x.digest, self.groups.mask.digest, self.dynamics.digest)
         content = repr((self.target.name, *patterns, self.restricted))
         hasher = hashlib.blake2b(content.encode(), digest_size=16)
+        for runs in (self.groups.run_indptr, self.groups.run_start, self.groups.run_length):
+            hasher.update(np.ascontiguousarray(runs, np.int64).data)
         for block in self.blocks:
             for regime, groups in parts_of(block):
                 hasher.update(regime.encode())

@@ -12,7 +12,7 @@ from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
-from tritonsnap.online.learner import LossFunction
+from tritonsnap.online.learner import LossFunction, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.stack.crossing import Crossing, crossings, edge_jacobian
 from tritonsnap.online.stack.feed_forward import FeedForward
@@ -74,6 +74,7 @@ class StackGradient(NamedTuple):
     crossing: tuple[Any, ...]
 
 
+@form_of(SnAp)
 class StackSnAp(StackLearner, SnAp):
     """`SnAp` of a `Stack`: layer by layer, or across layers where the stack is exact.
 
@@ -333,6 +334,7 @@ class StackSnAp(StackLearner, SnAp):
         return self.stack.joined(by_layer)
 
 
+@form_of(RTRL)
 class StackRTRL(StackSnAp, RTRL):
     """`RTRL` of a `Stack`: exact where the stack is, else within each layer."""
 
@@ -345,7 +347,3 @@ def _for_forward_pass(layers: Sequence[Any]) -> tuple[Any, ...]:
 def _behind(front: Any, back: Any) -> Any:
     """Flat values with others behind them."""
     return back if front is None else namespace_of(back).concat([front, back], axis=-1)
-
-
-SnAp.of_stack = StackSnAp
-RTRL.of_stack = StackRTRL

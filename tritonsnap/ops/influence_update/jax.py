@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from tritonsnap.ops import canonical_kernels, canonical_xla
 from tritonsnap.ops.arguments import (
     Form,
     check_batch,
@@ -18,12 +19,14 @@ from tritonsnap.ops.arguments import (
 )
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update.compressed import check_immediate
+from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.masked_dsmm.jax import bind_product, product, take, with_zero
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.compressed import Compressed, CompressedBlock, CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorBlock, Factors, FactorStructure
+from tritonsnap.plan.jax_target import jax_packing
 from tritonsnap.plan.packing import Packing
 
 Array = jax.Array
@@ -42,7 +45,7 @@ def influence_update(
     """JAX face of `tritonsnap.influence_update`."""
     check_plan(plan)
     check_precision(precision)
-    packing = plan.packing("xla")
+    packing = jax_packing(plan)
     given = read_influence("j", j, packing, "x")
     form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
@@ -62,11 +65,12 @@ def influence_update(
             axes,
             form=form,
             scaled=row_scale is not None,
+            precision=precision,
         )
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     values = read_influence("immediate", immediate, packing, "mask")
     check_batch("immediate", values, given.batch)
-    blocks = bind_product(plan, d, form, given.blocks, row_scale)
+    blocks = bind_product(plan, d, form, given.blocks, row_scale, precision)
     if given.flat and values.flat:
         return packing.unpack(blocks, like=given.values) + values.values
     blocks = tuple(block + part for block, part in zip(blocks, values.blocks, strict=True))
@@ -81,11 +85,66 @@ def _implementation(
     *rest: Array,
     form: Form,
     scaled: bool,
+    precision: str,
 ) -> tuple[Array, ...]:
-    packing = structure.plan.packing("xla")
+    packing = jax_packing(structure.plan)
     row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
     dynamics = Dynamics(d, form, packing, jnp)
+    if packing.target.canonical:
+        whole = dynamics if row_scale is None else dynamics.scaled(row_scale)
+        product_of_d = canonical_xla.product(packing, whole, blocks[0])
+        return (product_of_d + _multiplied_out(structure, gains, sources),)
     return update(packing, dynamics, blocks, Factors(gains, sources, structure), row_scale)
+
+
+def _kernels(
+    launch: Launch,
+    structure: FactorStructure,
+    *operands: Array,
+    form: Form,
+    scaled: bool,
+    precision: str,
+) -> tuple[Array, ...] | None:
+    packing, same = jax_packing(structure.plan), canonical_kernels.floats(*operands)
+    if not packing.target.canonical or same is None:
+        return None
+    d, gains, sources, *rest = same
+    scale, j = rest[0] if scaled else None, rest[-1]
+    dynamics = Dynamics(d, form, packing, jnp)
+    factors = Factors(gains, sources, structure)
+    return (canonical_kernels.product(launch, packing, dynamics, j, precision, scale, factors),)
+
+
+def _reference(
+    structure: FactorStructure,
+    d: Array,
+    gains: Array,
+    sources: Array,
+    *rest: Array,
+    form: Form,
+    scaled: bool,
+    precision: str,
+) -> tuple[Array, ...]:
+    """What is differentiated: in canonical order, the product by its own primitive."""
+    plan = structure.plan
+    if not jax_packing(plan).target.canonical:
+        return _implementation(
+            structure, d, gains, sources, *rest, form=form, scaled=scaled, precision=precision
+        )
+    (result,) = bind_product(plan, d, form, rest[-1:], rest[0] if scaled else None, precision)
+    return (result + _multiplied_out(structure, gains, sources),)
+
+
+def _multiplied_out(structure: FactorStructure, gains: Array, sources: Array) -> Array:
+    packing = jax_packing(structure.plan)
+    return canonical_xla.immediate(
+        packing, structure.canonical(), structure.num_units, gains, sources
+    )
+
+
+_influence_update = PlanPrimitive(
+    "influence_update", _implementation, kernels=_kernels, reference=_reference
+)
 
 
 def _compressed_implementation(
@@ -95,10 +154,11 @@ def _compressed_implementation(
     *rest: Array,
     form: Form,
     scaled: bool,
+    precision: str,
 ) -> tuple[Array, ...]:
-    packing = structure.plan.packing("xla")
+    packing = jax_packing(structure.plan)
     row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
-    products = product(packing, Dynamics(d, form, packing, jnp), blocks, row_scale)
+    products = bind_product(structure.plan, d, form, blocks, row_scale, precision)
     compressed = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
     return tuple(
         _with_compressed(result, block, part, compressed)
@@ -108,7 +168,6 @@ def _compressed_implementation(
     )
 
 
-_influence_update = PlanPrimitive("influence_update", _implementation)
 _compressed_update = PlanPrimitive("compressed_update", _compressed_implementation)
 
 

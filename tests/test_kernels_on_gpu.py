@@ -52,3 +52,113 @@ def test_coo_to_csr(is_sorted: bool) -> None:
     rows = rows.sort().values if is_sorted else rows
     found = op.coo_to_csr(rows.cuda(), 3000, indices_are_sorted=is_sorted)
     assert found.cpu().tolist() == op.coo_to_csr(rows, 3000).tolist()
+
+
+class Step:
+    """A step of a network's influence on the GPU: flat values, factors, and a gradient."""
+
+    def __init__(self, order: int, hidden: int = 64, batch: int = 4) -> None:
+        from tritonsnap import RNN, Factors, SnAp
+
+        structure = SnAp(RNN(inputs=8, hidden=hidden, density=0.2), order).structure
+        self.plan = plan = structure.plan
+        generator = torch.Generator("cuda").manual_seed(order)
+
+        def random(*shape: int):
+            return torch.randn(*shape, device="cuda", generator=generator)
+
+        self.random = random
+        self.d, self.j = random(batch, plan.dynamics.nnz), random(batch, plan.mask.nnz)
+        gains = random(batch, structure.num_targets, plan.mask.shape[0])
+        self.factors = Factors(gains, random(batch, structure.num_sources), structure)
+        self.delta = random(batch, plan.mask.shape[0])
+
+    def __call__(self):
+        from tritonsnap import influence_step
+
+        return influence_step(self.d, self.j, self.factors, self.delta, self.plan)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_fused_step_is_the_two_ops(order: int) -> None:
+    from tritonsnap import influence_gradient, influence_update
+
+    step = Step(order)
+    influence, gradient = step()
+    expected = influence_update(step.d, step.j, step.factors, step.plan)
+    torch.testing.assert_close(influence, expected)
+    torch.testing.assert_close(
+        gradient, influence_gradient(step.delta, expected, step.plan, sum_batch=True)
+    )
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_cuda_graph(order: int) -> None:
+    step = Step(order)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # compile, and move the plan to the device
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    step.j.copy_(step.random(*step.j.shape))
+    graph.replay()
+    for one, other in zip(captured, step(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_several_streams(order: int) -> None:
+    steps = [Step(order) for _ in range(3)]
+    for number, step in enumerate(steps):
+        step.j += number
+    expected = [step() for step in steps]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in steps]
+    for _ in range(5):
+        found = []
+        for step, stream in zip(steps, streams, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(step())
+        torch.cuda.synchronize()
+        for ours, theirs in zip(found, expected, strict=True):
+            assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_step_allocates_its_result_and_little_else(order: int) -> None:
+    step = Step(order, hidden=512, batch=8)
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = step()
+    torch.cuda.synchronize()
+    influence = step.j.numel() * step.j.element_size()
+    gradient = influence // len(step.j)
+    small = step.d.numel() * step.d.element_size() + (1 << 20)
+    # the influence with its padding; values in canonical order are not packed into a copy
+    assert torch.cuda.max_memory_allocated() - before <= 2.01 * influence + gradient + small
+    assert len(result) == 2
+
+
+def test_a_sequence_on_the_gpu_equals_the_cpu() -> None:
+    from tritonsnap import RNN, Readout, SnAp
+
+    cell = RNN(inputs=5, hidden=24, density=0.3)
+    learner, loss = SnAp(cell, order=1), Readout(3, loss="mse")
+    params = cell.init(0, like="torch")
+    readout = loss.init(24, 0, like="torch")
+    xs, ys = torch.randn(6, 4, 5), torch.randn(6, 4, 3)
+    found = []
+    for device in ("cpu", "cuda"):
+        move = lambda tree, device=device: {k: v.to(device) for k, v in tree.items()}  # noqa: E731
+        with torch.device(device):
+            carry = learner.init(batch=4, like="torch")
+        run = learner.sequence(
+            move(params), carry, xs.to(device), ys.to(device), loss, readout=move(readout)
+        )
+        found.append((run[0].cpu(), {name: value.cpu() for name, value in run[1][0].items()}))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)

@@ -33,12 +33,14 @@ from tritonsnap.ops import (
     coo_to_csr,
     gather_compressed,
     influence_gradient,
+    influence_step,
     influence_update,
     masked_dsmm,
     masked_outer,
     mix,
 )
 from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity import (
     ColumnGroups,
@@ -62,6 +64,8 @@ __all__ = [
     "Carry",
     "Cell",
     "ColumnGroups",
+    "Compressed",
+    "CompressedStructure",
     "DsmmPlan",
     "Explanation",
     "FactorStructure",
@@ -86,6 +90,7 @@ __all__ = [
     "explain",
     "gather_compressed",
     "influence_gradient",
+    "influence_step",
     "influence_update",
     "masked_dsmm",
     "masked_outer",

@@ -18,6 +18,7 @@ from tritonsnap.online.sharded_jax import Sharded
 from tritonsnap.ops.coo_to_csr.jax import coo_to_csr
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
 from tritonsnap.ops.influence_gradient.jax import influence_gradient
+from tritonsnap.ops.influence_step import influence_step
 from tritonsnap.ops.influence_update.jax import influence_update
 from tritonsnap.ops.masked_dsmm.jax import masked_dsmm
 from tritonsnap.ops.masked_outer.jax import masked_outer
@@ -33,6 +34,7 @@ __all__ = [
     "from_bcsr",
     "gather_compressed",
     "influence_gradient",
+    "influence_step",
     "influence_update",
     "lower_for",
     "make_jacobian_projection",

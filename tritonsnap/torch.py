@@ -17,6 +17,7 @@ from tritonsnap.online.sharded_torch import Sharded
 from tritonsnap.ops.coo_to_csr.torch import coo_to_csr
 from tritonsnap.ops.gather_compressed.torch import gather_compressed
 from tritonsnap.ops.influence_gradient.torch import influence_gradient
+from tritonsnap.ops.influence_step import influence_step
 from tritonsnap.ops.influence_update.torch import influence_update
 from tritonsnap.ops.masked_dsmm.torch import masked_dsmm
 from tritonsnap.ops.masked_outer.torch import masked_outer
@@ -30,6 +31,7 @@ __all__ = [
     "from_sparse",
     "gather_compressed",
     "influence_gradient",
+    "influence_step",
     "influence_update",
     "make_jacobian_projection",
     "masked_dsmm",

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from benchmarks import report
 from benchmarks.roofline import DEVICES
-from benchmarks.traffic.kernels import KERNELS, NAIVE
+from benchmarks.traffic.kernels import KERNELS, NAIVE, SNAP1_STEP
 from benchmarks.traffic.model import Traffic, measure_traffic
 from benchmarks.traffic.problem import Problem, snap_problem
 
@@ -27,13 +27,13 @@ Case = tuple[str, float, int]  # kernel, density, batch
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the sweep, print the table, write the report and the plot."""
-    names = [kernel.name for kernel in KERNELS]
+    names = [kernel.name for kernel in (*KERNELS, SNAP1_STEP)]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.traffic", description=__doc__)
     parser.add_argument("--hidden", type=int, default=1024, help="units of the network")
     parser.add_argument("--order", type=int, default=2, help="n of SnAp-n")
     parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES)
     parser.add_argument("--batches", type=int, nargs="+", default=(1, 8))
-    parser.add_argument("--kernels", nargs="+", choices=names, default=names)
+    parser.add_argument("--kernels", nargs="+", choices=names, help="(default: all that apply)")
     parser.add_argument(
         "--programs", type=int, help="programs to run of each launch (default: by column size)"
     )
@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     cases = list(itertools.product(options.densities, options.batches))
-    chosen = [kernel for kernel in KERNELS if kernel.name in options.kernels]
+    known = (*KERNELS, SNAP1_STEP) if options.order == 1 else KERNELS
+    chosen = [kernel for kernel in known if kernel.name in (options.kernels or names)]
     found: dict[Case, Traffic] = {}
     with tqdm(total=len(cases) * len(chosen), unit="case") as progress:
         for density, batch in cases:
@@ -54,14 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 progress.update()
 
     print(_table(found))
-    rows = _rows(found, f"snap{options.order}", options.hidden)
-    print("wrote", report.write_report("traffic", rows, device=DEVICE, results=options.results))
+    case = f"snap{options.order}"
+    name = "traffic" if options.order == 2 else f"traffic-{case}"
+    rows = _rows(found, case, options.hidden)
+    print("wrote", report.write_report(name, rows, device=DEVICE, results=options.results))
     try:
         figure = _plot(found)
     except ImportError as error:
         print("no plot:", error)
     else:
-        path = report.results_path("traffic", DEVICE, ".png", options.results)
+        path = report.results_path(name, DEVICE, ".png", options.results)
         print("wrote", report.save_figure(figure, path))
 
 

@@ -79,4 +79,4 @@ INFLUENCE_UPDATE = Kernel("influence_update", _ours(_update))
 SNAP1_STEP = Kernel("snap1_step", _ours(_snap1))
 
 KERNELS = (NAIVE, MASKED_DSMM, INFLUENCE_UPDATE)
-"""Those of the sweep."""
+"""Those of the sweep; for SnAp-1 `SNAP1_STEP` as well."""

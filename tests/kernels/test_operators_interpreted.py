@@ -14,9 +14,10 @@ from tritonsnap.ops.influence_update import influence_update
 from tritonsnap.ops.masked_dsmm import masked_dsmm
 from tritonsnap.ops.masked_outer import masked_outer
 from tritonsnap.plan import DsmmPlan, torch_layout
+from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.plan.torch_operator import PlanOperator
-from tritonsnap.sparsity import SparsityPattern, snap_pattern
+from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
 
 FACES = {
     name: importlib.import_module(f"tritonsnap.ops.{name}.torch")
@@ -61,6 +62,11 @@ def results(plan: DsmmPlan, structure: FactorStructure) -> dict[str, list[torch.
     d, j, r, delta = random(3, plan.dynamics.nnz), random(3, nnz), random(3, nnz), random(3, rows)
     full, shared, scale = random(3, rows, rows), random(plan.dynamics.nnz), random(3, rows)
     gains, sources = random(3, 1, rows), random(3, 5)
+    immediate = SparsityPattern.from_coo(
+        structure.unit, np.arange(plan.mask.shape[1]), plan.mask.shape
+    )
+    compression = CompressedStructure(plan, Projection.of(Compression.of(immediate, mode="row")))
+    compressed = random(3, compression.num_colors, plan.mask.shape[1])
     calls = {
         "product": (lambda: masked_dsmm(d, j, plan), (d, j)),
         "dense": (lambda: masked_dsmm(full, j, plan), (full, j)),
@@ -70,6 +76,10 @@ def results(plan: DsmmPlan, structure: FactorStructure) -> dict[str, list[torch.
         "update": (
             lambda: influence_update(d, j, Factors(gains, sources, structure), plan),
             (d, j, gains, sources),
+        ),
+        "update, compressed": (
+            lambda: influence_update(d, j, Compressed(compressed, compression), plan),
+            (d, j, compressed),
         ),
         "gradient": (lambda: influence_gradient(delta, j, plan), (delta, j)),
         "gradient, summed": (

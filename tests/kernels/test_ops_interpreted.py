@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from tritonsnap.ops.device import block_of, device_packing
+from tritonsnap.ops.canonical import Addend
+from tritonsnap.ops.device import DeviceDynamics, block_of, device_packing
 from tritonsnap.ops.influence_gradient.triton import influence_gradient
+from tritonsnap.ops.influence_step.torch import fused_step, is_fused
 from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
-from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
+from tritonsnap.ops.masked_dsmm.triton import masked_dsmm, product
 from tritonsnap.ops.masked_outer.triton import outer
 from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
-from tritonsnap.sparsity import SparsityPattern, snap_pattern
+from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
@@ -63,6 +66,14 @@ CASES = {
     "rtrl": network(20, 0.2, None),
     "dense rtrl": network(16, 1.0, None),
 }
+
+
+def immediate_pattern(structure: FactorStructure) -> SparsityPattern:
+    """Where the immediate Jacobian of factors may be nonzero."""
+    rows, columns = structure.plan.mask.shape
+    parts = rows // structure.num_units
+    row = np.concatenate([structure.unit + part * structure.num_units for part in range(parts)])
+    return SparsityPattern.from_coo(row, np.tile(np.arange(columns), parts), (rows, columns))
 
 
 def random(*shape: int, dtype=torch.float64) -> torch.Tensor:
@@ -131,6 +142,25 @@ def test_update_with_values_and_a_dense_d(case: str, regime: Regime | None) -> N
     expect_close(found, plan.mask.values_of(full))
 
 
+@pytest.mark.parametrize("case", ["snap1", "snap2", "snap2 of two parts", "dense rtrl"])
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_update_with_a_compressed_jacobian(
+    case: str, lead: tuple[int, ...], regime: Regime | None
+) -> None:
+    host, factors = CASES[case]
+    plan = forced(host, regime)
+    mask = immediate_pattern(factors)
+    structure = CompressedStructure(plan, Projection.of(Compression.of(mask, mode="row")))
+    assert structure.num_colors < mask.shape[0]
+    d, j = random(2, plan.dynamics.nnz), random(2, plan.mask.nnz)
+    values = random(*lead, structure.num_colors, mask.shape[1])
+    found = influence_update(d, j, Compressed(values, structure), plan)
+    colors = structure.projection.row_colors
+    full = dense(plan.dynamics, d) @ dense(plan.mask, j)
+    full += values.numpy()[..., colors, :] * mask.to_dense()
+    expect_close(found, plan.mask.values_of(full))
+
+
 @pytest.mark.parametrize("lead", [(), (1,), (2, 3)])
 @pytest.mark.parametrize("seed", range(3))
 def test_product_of_random_patterns(
@@ -192,6 +222,39 @@ def test_snap1_step(in_place: bool) -> None:
     expect_close(found_gradient, gradient.numpy())
 
 
+def step_operands(case: str):
+    """The operands of `influence_step`, of three batch rows."""
+    plan, structure = CASES[case]
+    rows = plan.mask.shape[0]
+    d, j = random(3, plan.dynamics.nnz), random(3, plan.mask.nnz)
+    factors = Factors(random(3, 2, rows), random(3, structure.num_sources), structure)
+    return d, j, factors, random(3, rows) + 1, plan, random(rows)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_fused_step(packed: bool) -> None:
+    d, j, factors, delta, plan, scale = step_operands("snap1")
+    expected = influence_update(d, j, factors, plan, row_scale=scale)
+    gradient = influence_gradient(delta, expected, plan, sum_batch=True)
+    given = device_packing(plan.packing("triton"), d.device).pack(j) if packed else j
+    found, own = fused_step(d, given, factors, delta, plan, scale, "values", packed)
+    expect_close(found[0][:, : plan.mask.nnz] if packed else found, expected.numpy())
+    expect_close(own[0] if packed else own, gradient.numpy())
+
+
+@pytest.mark.parametrize("case", ["snap1", "snap2"])
+def test_only_snap1_steps_without_derivatives_are_fused(case: str) -> None:
+    *operands, scale = step_operands(case)
+    d, j, factors, delta, plan = operands
+    assert not is_fused(d, j, factors, delta, plan, scale)  # on the CPU
+    d, j, delta, scale = (one.to("meta") for one in (d, j, delta, scale))
+    factors = Factors(*(one.to("meta") for one in factors[:2]), factors.structure)
+    assert is_fused(d, j, factors, delta, plan, scale) == (case == "snap1")
+    assert is_fused(d, (j,), j, delta, plan, None) == (case == "snap1")
+    assert not is_fused(d, j, factors, delta.float(), plan, scale)
+    assert not is_fused(d, j, factors, delta.requires_grad_(), plan, scale)
+
+
 def test_snap1_step_refuses_longer_columns() -> None:
     plan, structure = CASES["snap2"]
     factors = Factors(random(2, 30), random(31), structure)
@@ -220,9 +283,23 @@ def test_same_input_same_bits() -> None:
     assert torch.equal(masked_dsmm(d, j, plan), masked_dsmm(d, j, plan))
 
 
-def test_dense_products_of_whole_columns_may_be_in_place() -> None:
-    plan = forced(CASES["dense rtrl"][0], Regime.DENSE)
-    assert block_of(device_packing(plan.packing("triton"), torch.device("cpu"))).in_place
+@pytest.mark.parametrize("rows", [16, 100, 250])
+def test_dense_products_of_whole_columns_may_be_in_place(rows: int) -> None:
+    mask = SparsityPattern.full((rows, 33))
+    plan = forced(DsmmPlan(mask, mask), Regime.DENSE)
+    packing = device_packing(plan.packing("triton"), torch.device("cpu"))
+    assert block_of(packing).in_place
+    d, j = random(2, rows, rows), random(2, mask.nnz)
+    (x,) = packing.pack(j.clone())
+    out = product(packing, DeviceDynamics(d, "dense", packing, (2,)), x, Addend(), "ieee", x)
+    assert out.data_ptr() == x.data_ptr()
+    expect_close(out[:, : mask.nnz], mask.values_of(d.numpy() @ dense(mask, j)))
+
+
+def test_walks_and_longer_columns_need_two_buffers() -> None:
+    mask = SparsityPattern.full((257, 8))
+    assert not DsmmPlan(mask, mask).packing("triton", Regime.DENSE).blocks[0].in_place
+    plan = CASES["dense rtrl"][0]
     assert not plan.packing("triton", Regime.WALK).blocks[0].in_place
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tritonsnap.arrays import import_library, to_numpy
 from tritonsnap.plan import DsmmPlan, Regime, dsmm_plan
+from tritonsnap.plan.compressed import CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
-from tritonsnap.sparsity import SparsityPattern, snap_pattern
+from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
 
 REGIMES = [None, Regime.WALK, Regime.DENSE]
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
@@ -156,3 +157,31 @@ def multiplied_out(factors: Factors) -> np.ndarray:
             gain = gains[..., structure.target[col], row]
             dense[..., row, col] = gain * sources[..., structure.source[col]]
     return dense
+
+
+def compressed_structure(
+    plan: DsmmPlan, random: np.random.Generator, share: float = 0.5
+) -> CompressedStructure:
+    """For an immediate Jacobian on about that share of the mask, and beyond it."""
+    inside = plan.mask.to_dense().astype(bool) & (random.random(plan.mask.shape) < share)
+    kept = SparsityPattern.from_dense(inside)
+    outside = SparsityPattern.from_dense(random.random(plan.mask.shape) < 0.1)
+    return CompressedStructure(
+        plan, Projection.of(Compression.of(kept | outside, kept, mode="row"))
+    )
+
+
+def compress(structure: CompressedStructure, dense: np.ndarray) -> np.ndarray:
+    """The sums of the rows of each color of dense Jacobians ``[..., m, p]``."""
+    seeds = np.arange(structure.num_colors)[:, None] == structure.projection.row_colors
+    return seeds.astype(float) @ dense
+
+
+def compressed_dense(
+    structure: CompressedStructure, random: np.random.Generator, batch: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """A compressed immediate Jacobian, and the part of it that is kept, dense."""
+    compression = structure.projection.compression
+    dense = random.standard_normal((*batch, *compression.mask.shape))
+    dense *= compression.mask.to_dense()
+    return compress(structure, dense), dense * compression.pattern.to_dense()

@@ -1,10 +1,19 @@
 """The JAX ops under every transformation of JAX, on small plans of every regime."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
-from influences import REGIMES, snap_problem
+from influences import REGIMES, compressed_structure, snap_problem
 
-from tritonsnap import Factors, influence_gradient, influence_update, masked_dsmm, masked_outer
+from tritonsnap import (
+    Compressed,
+    Factors,
+    influence_gradient,
+    influence_update,
+    masked_dsmm,
+    masked_outer,
+)
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -21,14 +30,28 @@ def _double_precision():
     jax.config.update("jax_enable_x64", before)
 
 
-def cases(order: int, regime) -> dict:
-    """Functions of a plan, a structure and arrays, with arrays for them."""
+class Structures(NamedTuple):
+    """What the functions of a case read beside arrays."""
+
+    plan: Any
+    factors: Any
+    compressed: Any
+
+
+def cases(order: int, regime) -> tuple[Structures, dict]:
+    """Functions of structures and arrays, with arrays for them."""
     plan, structure, random = snap_problem(order, regime, "xla")
     draw = lambda *shape: jnp.asarray(random.standard_normal(shape))  # noqa: E731
     nnz, rows = (BATCH, plan.x.nnz), (BATCH, 4)
 
     def update(structure, d, x, g, u, s):
-        return influence_update(d, x, Factors(g, u, structure), structure.plan, row_scale=s)
+        factors = Factors(g, u, structure.factors)
+        return influence_update(d, x, factors, structure.plan, row_scale=s)
+
+    compression = compressed_structure(plan, random, 0.3)
+
+    def compressed(structure, d, x, c):
+        return influence_update(d, x, Compressed(c, structure.compressed), structure.plan)
 
     def product(structure, d, x):
         return masked_dsmm(d, x, structure.plan)
@@ -43,16 +66,20 @@ def cases(order: int, regime) -> dict:
         return influence_gradient(delta, x, structure.plan, sum_batch=True)
 
     values = plan.dynamics.nnz
-    return structure, {
+    colors = compression.num_colors
+    return Structures(plan, structure, compression), {
         "product": (product, (draw(values), draw(*nnz))),
         "scaled": (scaled, (draw(BATCH, 4, 4), draw(*nnz), draw(*rows))),
         "outer": (outer, (draw(*nnz), draw(*nnz))),
         "update": (update, (draw(4, 4), draw(*nnz), draw(2, 4), draw(BATCH, 4), draw(*rows))),
+        "compressed": (compressed, (draw(4, 4), draw(*nnz), draw(BATCH, colors, 12))),
         "gradient": (gradient, (draw(*rows), draw(*nnz))),
     }
 
 
-every_case = pytest.mark.parametrize("name", ["product", "scaled", "outer", "update", "gradient"])
+every_case = pytest.mark.parametrize(
+    "name", ["product", "scaled", "outer", "update", "compressed", "gradient"]
+)
 every_plan = pytest.mark.parametrize("plan", PLANS)
 
 

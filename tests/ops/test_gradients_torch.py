@@ -6,9 +6,10 @@ import weakref
 
 import numpy as np
 import pytest
-from influences import REGIMES, snap_problem
+from influences import REGIMES, compressed_structure, snap_problem
 
 from tritonsnap import (
+    Compressed,
     Factors,
     influence_gradient,
     influence_update,
@@ -22,7 +23,7 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 from tritonsnap.ops.influence_gradient.torch import _gradient  # noqa: E402
-from tritonsnap.ops.influence_update.torch import _update  # noqa: E402
+from tritonsnap.ops.influence_update.torch import _compressed_update, _update  # noqa: E402
 from tritonsnap.ops.masked_dsmm.torch import _product  # noqa: E402
 from tritonsnap.ops.masked_outer.torch import _outer  # noqa: E402
 from tritonsnap.plan import torch_layout  # noqa: E402
@@ -40,6 +41,8 @@ class Case:
         values, nnz = (plan.dynamics.nnz,), (BATCH, plan.x.nnz)
         gains, sources, rows = (BATCH, 2, 4), (4,), (BATCH, 4)
         factors = lambda g, u: Factors(g, u, structure)  # noqa: E731
+        compression = compressed_structure(plan, self.random, 0.3)
+        compressed = (BATCH, compression.num_colors, plan.x.shape[1])
         self.function, shapes = {
             "dsmm, dense": (lambda d, x: masked_dsmm(d, x, plan), [(BATCH, 4, 4), nnz]),
             "dsmm, values, scaled": (
@@ -59,6 +62,12 @@ class Case:
             "update, factors, scaled": (
                 lambda d, x, g, u, s: influence_update(d, x, factors(g, u), plan, row_scale=s),
                 [(4, 4), nnz, gains[1:], sources, rows],
+            ),
+            "update, compressed": (
+                lambda d, x, c, s: influence_update(
+                    d, x, Compressed(c, compression), plan, row_scale=s
+                ),
+                [values, nnz[1:], compressed, rows],
             ),
             "update, values": (
                 lambda d, x, i: influence_update(d, x, i, plan),
@@ -91,6 +100,7 @@ NAMES = [
     "outer, dense",
     "update, factors",
     "update, factors, scaled",
+    "update, compressed",
     "update, values",
     "gradient",
     "gradient, summed",
@@ -197,11 +207,18 @@ def operators(plan, structure):
     blocks = plan.pack(tensor(BATCH, plan.x.nnz))
     values, rows = tensor(plan.dynamics.nnz), tensor(BATCH, 4)
     update = call_key(packing, "influence_update", "values", True, "ieee", structure)
+    compression = compressed_structure(plan, np.random.default_rng(0))
+    compressed = tensor(compression.num_colors, plan.x.shape[1])
     index = torch_layout.StaticIndex(np.array([3, 0, 4, 0]), 4)
     return [
         (_product, call_key(packing, "masked_dsmm", "values", False, "ieee"), [values, *blocks]),
         (_outer, call_key(packing, "masked_outer", "dense"), [*blocks, *blocks]),
         (_update, update, [tensor(2, 4), rows, values, rows, *blocks]),
+        (
+            _compressed_update,
+            call_key(packing, "compressed_update", "values", False, "ieee", compression),
+            [compressed, values, *blocks],
+        ),
         (_gradient, call_key(packing, "influence_gradient", True), [rows, *blocks]),
         (torch_layout._pack, call_key(packing, "pack", "x"), [tensor(plan.x.nnz)]),
         (torch_layout._unpack, call_key(packing, "unpack", "mask"), blocks),
@@ -210,7 +227,7 @@ def operators(plan, structure):
     ]
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(9))
 @pytest.mark.parametrize("plan", PLANS[1:])
 def test_opcheck(plan, number: int) -> None:
     plan, structure, _ = snap_problem(*plan)
@@ -225,12 +242,15 @@ def test_compiles_to_one_graph(backend: str) -> None:
     plan, structure, _ = snap_problem(2, None)
     torch._dynamo.reset()
 
-    def loss(d, x, g, u):
+    compression = compressed_structure(plan, np.random.default_rng(0))
+
+    def loss(d, x, g, u, c):
         j = influence_update(d, plan.pack(x), Factors(g, u, structure), plan)
+        j = influence_update(d, j, Compressed(c, compression), plan)
         gradients = influence_gradient(u, masked_dsmm(d, j, plan), plan, packed=True)
         return sum(one.sum() for one in gradients)
 
-    shapes = ((plan.dynamics.nnz,), (plan.x.nnz,), (2, 4), (4,))
+    shapes = ((plan.dynamics.nnz,), (plan.x.nnz,), (2, 4), (4,), (compression.num_colors, 12))
     leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     compiled = torch.compile(loss, fullgraph=True, backend=backend)
     expected = torch.autograd.grad(loss(*leaves), leaves)

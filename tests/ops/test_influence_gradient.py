@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from influences import REGIMES, Problem, broadcasts, default_target, problems, snap_problem
 
-from tritonsnap import influence_gradient
+from tritonsnap import Factors, influence_gradient, influence_step, influence_update
 
 torch = pytest.importorskip("torch")
 
@@ -74,3 +74,23 @@ def test_wrong_arguments(library: str) -> None:
         influence_gradient(xp.ones(4, dtype=xp.int32), ones(plan.x.nnz), plan)
     with pytest.raises(TypeError, match="`plan` must be a DsmmPlan"):
         influence_gradient(ones(4), ones(plan.x.nnz), None)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_step_is_the_update_and_its_gradient(library: str, order: int) -> None:
+    pytest.importorskip(library)
+    names = {"torch": "torch", "jax": "jax.numpy", "numpy": "numpy"}
+    xp = importlib.import_module(names[library])
+    plan, structure, random = snap_problem(order, None)
+    draw = lambda *shape: xp.asarray(random.standard_normal(shape), dtype=xp.float32)  # noqa: E731
+    d, j, delta, scale = draw(3, 4, 4), draw(3, plan.x.nnz), draw(3, 4), draw(3, 4)
+    factors = Factors(draw(3, 2, 4), draw(3, 4), structure)
+    influence, gradient = influence_step(d, j, factors, delta, plan, row_scale=scale)
+    expected = influence_update(d, j, factors, plan, row_scale=scale)
+    np.testing.assert_array_equal(influence, expected)
+    np.testing.assert_array_equal(
+        gradient, influence_gradient(delta, expected, plan, sum_batch=True)
+    )
+    with pytest.raises(ValueError, match="`delta` must have shape"):
+        influence_step(d, j, factors, draw(3, 5), plan)

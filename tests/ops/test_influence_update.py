@@ -10,13 +10,24 @@ from influences import (
     REGIMES,
     Problem,
     broadcasts,
+    compressed_dense,
+    compressed_structure,
     default_target,
     multiplied_out,
     problems,
     snap_problem,
 )
 
-from tritonsnap import DsmmPlan, Factors, FactorStructure, SparsityPattern, influence_update
+from tritonsnap import (
+    Compressed,
+    CompressedStructure,
+    DsmmPlan,
+    Factors,
+    FactorStructure,
+    SparsityPattern,
+    influence_update,
+)
+from tritonsnap.sparsity import Compression, Projection
 
 torch = pytest.importorskip("torch")
 
@@ -50,6 +61,21 @@ def test_equals_dense_arithmetic_with_factors(
         expected = dense_d @ dense_j + multiplied_out(Factors(gains, sources, structure))
         found = influence_update(d, j, factors, problem.plan, form=problem.form)
         problem.check(found, expected)
+
+
+@given(problem=problems(square=True), share=st.floats(0, 1), data=st.data())
+def test_equals_dense_arithmetic_with_a_compressed_jacobian(
+    problem: Problem, share: float, data: st.DataObject
+) -> None:
+    with default_target(problem.target):
+        structure = compressed_structure(problem.plan, problem.random, share)
+        lead = data.draw(broadcasts(problem.batch))
+        values, dense_i = compressed_dense(structure, problem.random, lead)
+        dense_j, j = problem.influence()
+        dense_d, d = problem.dynamics(data.draw(broadcasts(problem.batch)))
+        compressed = Compressed(problem.to_library(values), structure)
+        found = influence_update(d, j, compressed, problem.plan, form=problem.form)
+        problem.check(found, dense_d @ dense_j + dense_i)
 
 
 @pytest.mark.parametrize("target", ["numpy", "scipy"])
@@ -101,6 +127,21 @@ def test_jax(regime) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.9])
+@pytest.mark.parametrize("regime", REGIMES)
+def test_jax_with_a_compressed_jacobian(regime, share: float) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    plan, _, random = snap_problem(2, regime, "xla")
+    structure = compressed_structure(plan, random, share)
+    values, dense_i = compressed_dense(structure, random, (3,))
+    d, j = random.standard_normal((4, 4)), random.standard_normal(plan.x.nnz)
+    expected = d * plan.dynamics.to_dense() @ plan.x.to_dense(j) + dense_i
+    compressed = Compressed(jnp.asarray(values, np.float32), structure)
+    j32 = jnp.asarray(j, np.float32)
+    found = influence_update(jnp.asarray(d, np.float32), j32, compressed, plan)
+    np.testing.assert_allclose(found, plan.mask.values_of(expected), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
 def test_wrong_arguments(library: str) -> None:
     pytest.importorskip(library)
@@ -125,6 +166,25 @@ def test_wrong_arguments(library: str) -> None:
         influence_update(d, j, factors, plan, row_scale=ones(5))
     with pytest.raises(ValueError, match="`precision` must be one of"):
         influence_update(d, j, factors, plan, precision="low")
+    structure = compressed_structure(plan, np.random.default_rng(0))
+    colors = structure.num_colors
+    with pytest.raises(ValueError, match=rf"`immediate.values` must have .* {colors}, 12\]"):
+        influence_update(d, j, Compressed(ones(colors, 11), structure), plan)
+    with pytest.raises(ValueError, match="made for another plan"):
+        influence_update(d, ones(48), Compressed(ones(colors, 12), structure), other)
+
+
+def test_a_wrong_compressed_structure_raises() -> None:
+    plan, _, _ = snap_problem(1, None)
+    with pytest.raises(TypeError, match="`projection` must be a Projection, got SparsityPattern"):
+        CompressedStructure(plan, plan.mask)
+    for mask, mode, message in (
+        (plan.mask, "column", 'mode "row"'),
+        (SparsityPattern.full((5, 12)), "row", r"must have shape \(4, 12\)"),
+        (SparsityPattern.full((4, 12)), "row", "positions that the plan's mask lacks"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CompressedStructure(plan, Projection.of(Compression.of(mask, mode=mode)))
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
 from tritonsnap.autotune.caches import read_all
-from tritonsnap.autotune.compile import compile_kernel, faults_of
-from tritonsnap.ops.kernel import Kernel
+from tritonsnap.autotune.compile import Report, compile_kernel, faults_of
+from tritonsnap.ops.kernel import Kernel, declared_kernels
 from tritonsnap.tuning import TARGETS, CacheError, Config, ConfigFile, Device
 
 
@@ -54,6 +58,35 @@ def tuned_builds(kernel: Kernel, file: ConfigFile) -> Iterator[Build]:
                 yield Build(kernel, *build, file.device)
 
 
+def compile_all(builds: Sequence[Build]) -> Iterator[Report | Exception]:
+    """What compiling each of `builds` gives, in order, on all processors.
+
+    Their kernels are those of `declared_kernels`.
+    """
+    # a process takes as long to start as so many builds to compile
+    workers = min(os.cpu_count() or 1, len(builds) // 16)
+    parts = ([build.kernel.name for build in builds], *list(zip(*builds, strict=True))[1:])
+    if workers < 2:
+        yield from map(_compile, *parts)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield from pool.map(_compile, *parts)
+
+
+def _compile(
+    name: str, dtype: str, precision: str, config: Config, device: Device
+) -> Report | Exception:
+    try:
+        return compile_kernel(_kernels()[name], dtype, precision, config, device)
+    except Exception as error:
+        return RuntimeError(str(error))  # the compiler's own may not pass between processes
+
+
+@functools.cache
+def _kernels() -> dict[str, Kernel]:
+    return {kernel.name: kernel for kernel in declared_kernels()}
+
+
 def check(kernels: Iterable[Kernel], directories: Iterable[Path]) -> list[str]:
     """Compile the default configs and those of the caches.
 
@@ -82,11 +115,10 @@ def check(kernels: Iterable[Kernel], directories: Iterable[Path]) -> list[str]:
         for source in (default_builds(kernel), *(tuned_builds(kernel, file) for file in files))
         for build in source
     ]
-    for build in tqdm(builds, desc="compile", unit="config"):
-        try:
-            report = compile_kernel(*build)
-        except Exception as error:
-            failures.append(f"{build}: does not compile: {error}")
-            continue
-        failures += [f"{build}: {fault}" for fault in faults_of(report, build.device)]
+    reports = tqdm(compile_all(builds), desc="compile", unit="config", total=len(builds))
+    for build, report in zip(builds, reports, strict=True):
+        if isinstance(report, Exception):
+            failures.append(f"{build}: does not compile: {report}")
+        else:
+            failures += [f"{build}: {fault}" for fault in faults_of(report, build.device)]
     return failures

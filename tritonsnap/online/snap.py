@@ -19,7 +19,7 @@ from tritonsnap.online.dynamics import (
 )
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.trees import map_tree
-from tritonsnap.ops import influence_gradient, influence_update
+from tritonsnap.ops import influence_gradient, influence_step, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity.snap import check_order, snap_pattern
@@ -196,9 +196,11 @@ class SnAp(Learner):
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             carry, total, gradients, readout_gradients = running
             x, y, weight, reset = inputs
-            carry, state = self._advance(ready, carry, x, reset)
-            loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
-            own = influence_gradient(delta, widened(carry), self.plan, sum_batch=True, packed=True)
+            linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
+            loss, delta, of_readout = differentiate_loss(loss_fn, readout, linear.state, y, weight)
+            operands, options = self._operands(self.structure, ready, widened(carry), linear, reset)
+            influence, own = influence_step(*operands, delta, self.plan, packed=True, **options)
+            carry = Carry(linear.state, narrowed(influence, carry), carry.step + 1)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
@@ -224,18 +226,26 @@ class SnAp(Learner):
         reset: Any,
     ) -> tuple[Any, ...]:
         """The influence after a step, all of it or the blocks that `structure` has."""
+        operands, options = self._operands(structure, ready, influence, linear, reset)
+        blocks: tuple[Any, ...] = influence_update(*operands, structure.plan, **options)
+        return blocks
+
+    def _operands(
+        self,
+        structure: FactorStructure,
+        ready: SnApPrepared,
+        influence: tuple[Any, ...],
+        linear: Linearization,
+        reset: Any,
+    ) -> tuple[tuple[Any, tuple[Any, ...], Factors], dict[str, Any]]:
+        """D, J and the immediate Jacobian of a step, and the options of `influence_update`."""
         if reset is not None:
             influence = tuple(reset_rows(block, reset) for block in influence)
         dense = self._dense(linear.state)
         operand = self.dynamics.operand(ready.weights, linear, dense)
-        return influence_update(
-            operand.d,
-            influence,
-            Factors(linear.gains, linear.sources, structure),
-            structure.plan,
-            row_scale=operand.row_scale,
-            form="dense" if dense else "values",
-        )
+        factors = Factors(linear.gains, linear.sources, structure)
+        form = "dense" if dense else "values"
+        return (operand.d, influence, factors), {"row_scale": operand.row_scale, "form": form}
 
     def _dense(self, *arrays: Any) -> bool:
         """Whether the plan wants D as a dense matrix from the library of `arrays`."""

@@ -63,7 +63,7 @@ def read_pair(r: Any, x: Any, packing: Packing) -> tuple[Influence, Influence]:
     if left.flat != right.flat:
         raise ValueError("`r` and `x` must be both flat or both packed")
     first_array(r)
-    if not _compatible(left.batch, right.batch):
+    if not compatible(left.batch, right.batch):
         raise ValueError(
             f"`r` must have batch axes that broadcast with the {list(right.batch)} of `x`, "
             f"got {list(left.batch)}"
@@ -101,8 +101,8 @@ def dynamics_form(
     shape, nnz = tuple(d.shape), plan.dynamics.nnz
     matrix = plan.dynamics.shape
     check_float("d", d)
-    as_dense = shape[-2:] == matrix and _compatible(shape[:-2], batch)
-    as_values = len(shape) > 0 and shape[-1] == nnz and _compatible(shape[:-1], batch)
+    as_dense = shape[-2:] == matrix and compatible(shape[:-2], batch)
+    as_values = len(shape) > 0 and shape[-1] == nnz and compatible(shape[:-1], batch)
     if stated is not None:
         check_form(stated)
         as_dense, as_values = as_dense and stated == "dense", as_values and stated == "values"
@@ -128,7 +128,7 @@ def check_rows(name: str, array: Any, rows: int, batch: tuple[int, ...]) -> None
     """Raise unless `array` is ``[..., rows]`` with batch axes that broadcast with `batch`."""
     check_float(name, array)
     shape = tuple(array.shape)
-    if not shape or shape[-1] != rows or not _compatible(shape[:-1], batch):
+    if not shape or shape[-1] != rows or not compatible(shape[:-1], batch):
         raise ValueError(
             f"`{name}` must have shape [..., {rows}] with batch axes that broadcast with "
             f"{list(batch)}, got {list(shape)}"
@@ -137,7 +137,7 @@ def check_rows(name: str, array: Any, rows: int, batch: tuple[int, ...]) -> None
 
 def check_batch(name: str, given: Influence, batch: tuple[int, ...]) -> None:
     """Raise unless the batch axes of an operand broadcast with `batch`."""
-    if not _compatible(given.batch, batch):
+    if not compatible(given.batch, batch):
         raise ValueError(
             f"`{name}` must have batch axes that broadcast with {list(batch)}, "
             f"got {list(given.batch)}"
@@ -166,7 +166,7 @@ def check_precision(precision: str) -> None:
     check_choice("precision", precision, PRECISIONS)
 
 
-def _compatible(lead: tuple[int, ...], batch: tuple[int, ...]) -> bool:
+def compatible(lead: tuple[int, ...], batch: tuple[int, ...]) -> bool:
     """Whether batch axes `lead` and `batch` broadcast with each other."""
     pairs = zip(lead[::-1], batch[::-1], strict=False)
     return all(one == other or 1 in (one, other) for one, other in pairs)

@@ -16,12 +16,16 @@ class Addend:
     Attributes
     ----------
     mode : int
-        0 for nothing, 1 for ``gains * sources``, 2 for `added`.
-    added : [batch, padded nnz], optional
+        0 for nothing, 1 for ``gains * sources``, 2 for `added`, 3 for what `color` reads of it.
+    added : [batch, padded nnz], or [batch or 1, colors * columns] in mode 3, optional
     gains : [batch or 1, targets * rows], optional
     sources : [batch or 1, sources], optional
     column_gain, column_source : [columns], optional
         As in `tritonsnap.plan.factors.CanonicalFactors`.
+    color : [nnz], optional
+        The row of the compressed Jacobian that each value reads; `num_colors` for none.
+    num_colors, num_columns : int
+        Shape of the compressed Jacobian.
     num_units : int
         Units of the state; its rows are parts of so many.
     row_scale : [batch or 1, rows], optional
@@ -34,6 +38,9 @@ class Addend:
     sources: Any = None
     column_gain: Any = None
     column_source: Any = None
+    color: Any = None
+    num_colors: int = 0
+    num_columns: int = 0
     num_units: int = 1
     row_scale: Any = None
 
@@ -43,10 +50,11 @@ class Addend:
             name: unused if getattr(self, name) is None else getattr(self, name)
             for name in ("added", "gains", "sources", "row_scale")
         }
-        columns = {name: getattr(self, name) for name in ("column_gain", "column_source")}
+        names = ("column_gain", "column_source", "color", "num_colors", "num_columns")
         return {
             **arrays,
-            **columns,
+            **{name: getattr(self, name) for name in names},
+            "added_stride": batch_stride(arrays["added"]),
             "scale_stride": batch_stride(arrays["row_scale"]),
             "gain_stride": batch_stride(arrays["gains"]),
             "source_stride": batch_stride(arrays["sources"]),
@@ -89,8 +97,8 @@ def walk_arguments(
     return _in_order(
         "tiles run_value run_x run_column run_group row_begin x_begin mask_row nonzero_begin "
         "x_offset position is_dense d x row_scale added gains sources column_gain column_source "
-        "num_whole num_values batch d_stride x_units out_units scale_stride gain_stride "
-        "source_stride num_rows num_units square scaled mode",
+        "color num_whole num_values batch d_stride x_units out_units scale_stride added_stride "
+        "gain_stride source_stride num_rows num_columns num_units num_colors square scaled mode",
         _structure(block)
         | addend.arguments(x)
         | {
@@ -113,8 +121,9 @@ def group_arguments(
     """Arguments of `group_product` but for its output; `d` is ``[batch or 1, rows, inner]``."""
     return _in_order(
         "tiles run_value run_x run_column run_group row_begin x_begin mask_row x_row d x row_scale "
-        "added gains sources column_gain column_source d_stride x_units out_units scale_stride "
-        "gain_stride source_stride num_rows num_inner num_units num_targets scaled mode",
+        "added gains sources column_gain column_source color d_stride x_units out_units "
+        "scale_stride added_stride gain_stride source_stride num_rows num_inner num_columns "
+        "num_units num_targets num_colors scaled mode",
         _structure(block)
         | addend.arguments(x)
         | {
@@ -152,8 +161,9 @@ def snap1_arguments(
     num_rows, num_entries, num_values = sizes
     return _in_order(
         "tiles run_value run_group mask_row position d x row_scale added gains sources "
-        "column_gain column_source delta num_tiles num_values num_entries batch d_stride units "
-        "scale_stride gain_stride source_stride num_rows num_targets scaled mode",
+        "column_gain column_source color delta num_tiles num_values num_entries batch d_stride "
+        "units scale_stride added_stride gain_stride source_stride num_rows num_targets num_colors "
+        "scaled mode",
         _structure(block)
         | addend.arguments(x)
         | {

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.canonical import CanonicalBlock
+from tritonsnap.plan.compressed import CompressedStructure
 from tritonsnap.plan.factors import CanonicalFactors, FactorStructure
 from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.plan.packing import Packing
@@ -18,7 +19,7 @@ _packings: WeakKeyDictionary[Packing, dict[torch.device, Packing]] = WeakKeyDict
 _factors: WeakKeyDictionary[FactorStructure, dict[torch.device, CanonicalFactors]] = (
     WeakKeyDictionary()
 )
-
+_colors: WeakKeyDictionary[CompressedStructure, dict[torch.device, Tensor]] = WeakKeyDictionary()
 _pairs: WeakKeyDictionary[Packing, dict[torch.device, OuterPairs]] = WeakKeyDictionary()
 
 
@@ -43,6 +44,14 @@ def device_factors(structure: FactorStructure, device: torch.device) -> Canonica
             torch.from_numpy(host.column_gain.copy()).to(device),
             torch.from_numpy(host.column_source.copy()).to(device),
         )
+    return copies[device]
+
+
+def device_colors(structure: CompressedStructure, device: torch.device) -> Tensor:
+    """The color of each value in canonical order, moved to `device` once."""
+    copies = _colors.setdefault(structure, {})
+    if device not in copies:
+        copies[device] = torch.from_numpy(structure.canonical.copy()).to(device)
     return copies[device]
 
 

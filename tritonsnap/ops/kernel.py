@@ -11,7 +11,9 @@ Conventions of the kernels:
 - Arguments come in the order inputs, sizes, outputs, constexprs: `jax_triton.triton_call` appends
   the outputs to what it is given.
 - A program id is widened to int64 before anything is multiplied by it, so no offset overflows; a
-  test reads this off the compiled kernel. A loop variable is widened with
+  test reads this off the compiled kernel. A size counts as 32 bits wide, which Triton makes of
+  every number that fits: ``i_batch * units * UNIT``, not ``i_batch * (units * UNIT)``. Only
+  offsets in a tile that constants bound may be narrower. A loop variable is widened with
   ``tl.cast(i, tl.int64)``, for the interpreter makes it a Python int.
 - Every masked load has ``other=``, and every output element has one program that writes it.
 - A mask that ends in the middle of a thread's 16 bytes costs wide loads: run whole blocks without

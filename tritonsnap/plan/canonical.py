@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.plan.blocks import Regime, _concatenated, _nonzeros, _positions
-from tritonsnap.plan.compact import signed
+from tritonsnap.plan.compact import shared, signed
 from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.indices import ranges
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -34,7 +34,7 @@ class DenseShape(NamedTuple):
     rows: int
 
 
-DENSE_SHAPES = (DenseShape(64, 16), DenseShape(64, 32), DenseShape(64, 64))
+DENSE_SHAPES = tuple(DenseShape(64, rows) for rows in (16, 32, 64, 128, 256))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class CanonicalBlock:
         Whether the programs together write all of M.
     dense_shape, aligned
         What one program of a dense product owns, and whether the columns of all dense groups are
-        aligned to 8 values, for groups that fill the largest shape.
+        aligned to 8 values, for shapes that are large enough to gain by it.
     in_place
         Whether every program reads all that it needs before it writes, and only its own.
     run_column, run_value, run_x : [K + 1]
@@ -156,11 +156,23 @@ class CanonicalBlock:
         dense = np.flatnonzero(is_dense)
         dense_tiles = _dense_tiles(dense, np.diff(run_column), sizes, inner_sizes, shape)
         starts = (run_value[dense], run_x[dense], sizes[dense], inner_sizes[dense])
-        narrow_value, narrow_rows, narrow_begin = (
-            signed(run_value),
-            signed(mask_row),
-            signed(np.append(row_begin, row_begin[-1])),
-        )
+        arrays = {
+            "run_column": run_column,
+            "run_value": run_value,
+            "run_x": run_x,
+            "run_group": run_group,
+            "row_begin": np.append(row_begin, row_begin[-1]),
+            "x_begin": np.append(x_begin, x_begin[-1]),
+            "mask_row": mask_row,
+            "x_row": x_row,
+            "nonzero_begin": nonzero_begin,
+            "x_offset": x_offset,
+            "position": position,
+            "is_dense": group_is_dense.astype(np.int64),
+            "tiles": tiles,
+            "column_tiles": _column_tiles(run_column),
+            "dense_tiles": dense_tiles,
+        }
         return cls(
             groups=np.arange(len(groups)),
             regime=regimes,
@@ -170,24 +182,10 @@ class CanonicalBlock:
             square=bool(square),
             num_whole=num_whole,
             dense_shape=shape,
-            aligned=shape == DENSE_SHAPES[-1] and all(np.all(part % 8 == 0) for part in starts),
+            aligned=shape.rows >= 64 and all(np.all(part % 8 == 0) for part in starts),
             in_place=elementwise
             or bool(square and not len(tiles) and rows.max(initial=0) <= shape.rows),
-            run_column=signed(run_column),
-            run_value=narrow_value,
-            run_x=narrow_value if square else signed(run_x),
-            run_group=signed(run_group),
-            row_begin=narrow_begin,
-            x_begin=narrow_begin if square else signed(np.append(x_begin, x_begin[-1])),
-            mask_row=narrow_rows,
-            x_row=narrow_rows if square else signed(x_row),
-            nonzero_begin=signed(nonzero_begin),
-            x_offset=signed(x_offset),
-            position=signed(position),
-            is_dense=group_is_dense.astype(np.uint8),
-            tiles=signed(tiles),
-            column_tiles=signed(_column_tiles(run_column)),
-            dense_tiles=signed(dense_tiles),
+            **shared({name: signed(array) for name, array in arrays.items()}),
         )
 
     @property
@@ -269,7 +267,11 @@ def _dense_shape(rows: NDArray[np.int64]) -> DenseShape:
         # a program more costs about as much as 16 more rows
         return int((-(-rows // shape.rows) * (shape.rows + 16)).sum())
 
-    return min(reversed(DENSE_SHAPES), key=padded) if len(rows) else DENSE_SHAPES[0]
+    if not len(rows):
+        return DENSE_SHAPES[0]
+    # the largest reads D more often: it is for columns that one program then owns whole
+    shapes = DENSE_SHAPES if rows.max() <= DENSE_SHAPES[-1].rows else DENSE_SHAPES[:-1]
+    return min(reversed(shapes), key=padded)
 
 
 def _dense_tiles(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,3 +25,12 @@ def signed(index: NDArray[np.integer]) -> NDArray[Any]:
         if top <= np.iinfo(dtype).max:
             return index.astype(dtype)
     return index.astype(np.int64)
+
+
+def shared(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The same arrays by name; those of equal dtype and content are one array."""
+    known: dict[tuple[Any, ...], NDArray[Any]] = {}
+    return {
+        name: known.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
+        for name, array in arrays.items()
+    }

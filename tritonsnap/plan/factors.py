@@ -7,20 +7,19 @@ influence from its factors.
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.checks import check_instance, check_integer
+from tritonsnap.checks import check_integer
 from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact, signed
-from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.immediate import ImmediateStructure
 from tritonsnap.plan.packing import AnyBlock, Packing
 
 
@@ -96,7 +95,7 @@ class CanonicalFactors:
 
 
 @dataclass(frozen=True, eq=False)
-class FactorStructure:
+class FactorStructure(ImmediateStructure):
     """Which gain and which source the immediate Jacobian of each parameter has.
 
     ``I[part * units + unit[c], c] = gains[target[c], part * units + unit[c]] * sources[source[c]]``
@@ -114,18 +113,15 @@ class FactorStructure:
         Preactivations and sources.
     """
 
-    plan: DsmmPlan
     unit: NDArray[np.integer]
     target: NDArray[np.integer]
     source: NDArray[np.integer]
     num_units: int
     num_targets: int
     num_sources: int
-    host: FactorStructure | None = field(default=None, repr=False)
-    _layouts: dict[str, tuple[Any, ...]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        check_instance("plan", self.plan, DsmmPlan)
+        super().__post_init__()
         num_columns = self.plan.mask.shape[1]
         for name, top in (
             ("unit", self.num_units),
@@ -169,13 +165,8 @@ class FactorStructure:
             num_sources=self.num_sources,
         )
 
-    def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:
-        """The factors of each block of a packing of the plan."""
-        key = packing.digest
-        if key not in self._layouts:
-            blocks = tuple(self.lay_out(block, packing) for block in packing.blocks)
-            self._layouts[key] = blocks
-        return self._layouts[key]
+    def _lay_out_all(self, packing: Packing) -> tuple[FactorBlock, ...]:
+        return tuple(self.lay_out(block, packing) for block in packing.blocks)
 
     def entries(
         self, block: AnyBlock, packing: Packing
@@ -232,18 +223,6 @@ class FactorStructure:
             self._layouts[key] = (CanonicalFactors(signed(gain), signed(self.source)),)
         factors: CanonicalFactors = self._layouts[key][0]
         return factors
-
-    def with_layouts(self, plan: DsmmPlan, layouts: dict[str, tuple[Any, ...]]) -> FactorStructure:
-        """The same structure over `plan`, made `with_arrays`, with the layouts that fit it."""
-        structure = copy.copy(self)
-        structure.__dict__.pop("_jax_arrays", None)
-        for name, value in (
-            ("plan", plan),
-            ("host", self.host or self),
-            ("_layouts", layouts),
-        ):
-            object.__setattr__(structure, name, value)
-        return structure
 
     def lay_out(self, block: Block, packing: Packing, outer: bool = True) -> FactorBlock:
         """The factors of a block of a packing, as an outer product where allowed and possible."""

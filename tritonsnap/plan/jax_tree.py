@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tritonsnap.plan.compressed import CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import CanonicalFactors, FactorStructure
+from tritonsnap.plan.immediate import ImmediateStructure
 from tritonsnap.plan.jax_target import jax_packing, target_of
 from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.plan.packing import collect, rebuild
@@ -85,9 +87,9 @@ def _forward_only(plan: DsmmPlan) -> DsmmPlan:
     return view
 
 
-def _flatten_structure(structure: FactorStructure) -> tuple[tuple[Any, list[Any]], Static]:
+def _flatten_structure(structure: ImmediateStructure) -> tuple[tuple[Any, list[Any]], Static]:
     packing = jax_packing(structure.plan)
-    if packing.target.canonical:
+    if packing.target.canonical and isinstance(structure, FactorStructure):
         factors = structure.canonical()
         moved = on_device([getattr(factors, name) for name in factors.ARRAYS], factors)
     else:
@@ -97,10 +99,10 @@ def _flatten_structure(structure: FactorStructure) -> tuple[tuple[Any, list[Any]
     return (_forward_only(structure.plan), moved), static
 
 
-def _unflatten_structure(static: Static, children: Any) -> FactorStructure:
+def _unflatten_structure(static: Static, children: Any) -> ImmediateStructure:
     (host, target), (plan, arrays) = static.value, children
     layout: tuple[Any, ...]
-    if target == "triton":
+    if target == "triton" and isinstance(host, FactorStructure):
         whole = isinstance(arrays, list)  # else a placeholder of a tree transformation
         layout = (CanonicalFactors(*arrays) if whole else host.canonical(),)
         return host.with_layouts(plan, {"canonical": layout})
@@ -113,4 +115,5 @@ def _unflatten_structure(static: Static, children: Any) -> FactorStructure:
 
 
 jax.tree_util.register_pytree_node(DsmmPlan, _flatten_plan, _unflatten_plan)
-jax.tree_util.register_pytree_node(FactorStructure, _flatten_structure, _unflatten_structure)
+for kind in (FactorStructure, CompressedStructure):
+    jax.tree_util.register_pytree_node(kind, _flatten_structure, _unflatten_structure)

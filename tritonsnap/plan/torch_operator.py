@@ -90,6 +90,7 @@ class PlanOperator(ABC):
     """
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.operator = torch.library.custom_op(
             f"tritonsnap::{name}",
             self._cpu,
@@ -164,7 +165,7 @@ class PlanOperator(ABC):
         """Run the operator, differentiably; `key` comes from `call_key`."""
         if torch.compiler.is_compiling():
             return tuple(self.operator(list(operands), key))
-        if _is_plain(operands):  # an online learner's every step: spare it the dispatcher
+        if is_plain(operands):  # an online learner's every step: spare it the dispatcher
             on_cpu = operands[0].device.type == "cpu"
             return tuple((self._cpu if on_cpu else self.operator)(list(operands), key))
         outputs: tuple[Tensor, ...] = self._function.apply(key, *operands)
@@ -268,7 +269,7 @@ def _differentiable(operator: PlanOperator) -> Any:
     return Differentiable
 
 
-def _is_plain(operands: Sequence[Tensor]) -> bool:
+def is_plain(operands: Sequence[Tensor]) -> bool:
     """Whether nothing watches or transforms what is done with the operands."""
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
         return False

@@ -14,7 +14,7 @@ from tritonsnap.online.dynamics import dynamics_pattern, immediate_pattern
 from tritonsnap.online.stack.feed_forward import FeedForward, Skip
 from tritonsnap.online.stack.inputs import input_jacobian, input_pattern
 from tritonsnap.online.stack.network import Stack
-from tritonsnap.ops import masked_dsmm
+from tritonsnap.ops.masked_dsmm import masked_dsmm
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.sparsity.pattern import SparsityPattern
 from tritonsnap.sparsity.snap import snap_pattern

@@ -57,7 +57,7 @@ def column_gradient(
         b_row = tl.load(mask_row + b_slot[:, None] + o_row, mask=m_row, other=0).to(tl.int64)
         for i_row in range(first_row, last_row):
             i_batch = tl.cast(i_row, tl.int64)
-            p_j = j + i_batch * (units * UNIT)
+            p_j = j + i_batch * units * UNIT
             b_delta = tl.load(delta + i_batch * delta_stride + b_row, mask=m_row, other=0)
             b_j = tl.load(p_j + b_value[:, None] + o_row, mask=m_row, other=0)
             b_sum += b_delta.to(kind) * b_j.to(kind)

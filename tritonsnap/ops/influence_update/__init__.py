@@ -6,6 +6,7 @@ from typing import Any
 
 from tritonsnap.arrays import library_of_arguments
 from tritonsnap.ops.arguments import Form
+from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors
 
@@ -28,8 +29,9 @@ def influence_update(
         The dynamics ``ds_t/ds_{t-1}``, dense or as its values on `plan.dynamics`.
     j : float array [..., nnz(plan.x)], or tuple of blocks
         The influence ``ds_{t-1}/dtheta``, flat in canonical order or packed by ``plan.pack``.
-    immediate : Factors, float array [..., nnz(plan.mask)], or tuple of blocks
-        The immediate Jacobian ``df/dtheta``: as factors, which are never multiplied out, or as
+    immediate : Factors, Compressed, float array [..., nnz(plan.mask)], or tuple of blocks
+        The immediate Jacobian ``df/dtheta``: as factors, which are never multiplied out, in its
+        compressed form ``[..., colors, p]``, whose values are read where they are added, or as
         values on the whole mask.
     plan, row_scale, precision, form
         As in `masked_dsmm`.
@@ -42,7 +44,7 @@ def influence_update(
     Raises
     ------
     ValueError, TypeError
-        As `masked_dsmm`, and where the factors were made for another plan.
+        As `masked_dsmm`, and where the factors or the compressed Jacobian do not fit the plan.
 
     References
     ----------
@@ -53,6 +55,8 @@ def influence_update(
     added: dict[str, Any] = {"immediate": immediate}
     if isinstance(immediate, Factors):
         added = {"immediate.gains": immediate.gains, "immediate.sources": immediate.sources}
+    elif isinstance(immediate, Compressed):
+        added = {"immediate.values": immediate.values}
     library = library_of_arguments(
         {"d": d}, packed={"j": j, **added}, optional={"row_scale": row_scale}
     )

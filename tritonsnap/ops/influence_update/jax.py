@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -16,11 +18,12 @@ from tritonsnap.ops.arguments import (
     read_influence,
 )
 from tritonsnap.ops.dynamics import Dynamics
-from tritonsnap.ops.influence_update.factors import check_factors
+from tritonsnap.ops.influence_update.compressed import check_immediate
 from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.masked_dsmm.jax import bind_product, product, take, with_zero
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
+from tritonsnap.plan.compressed import Compressed, CompressedBlock, CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorBlock, Factors, FactorStructure
 from tritonsnap.plan.jax_target import jax_packing
@@ -32,7 +35,7 @@ Array = jax.Array
 def influence_update(
     d: Array,
     j: Array | tuple[Array, ...],
-    immediate: Array | tuple[Array, ...] | Factors,
+    immediate: Array | tuple[Array, ...] | Factors | Compressed,
     plan: DsmmPlan,
     *,
     row_scale: Array | None = None,
@@ -47,27 +50,30 @@ def influence_update(
     form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
-    if isinstance(immediate, Factors):
-        check_factors(immediate, plan, given.batch)
+    if isinstance(immediate, (Factors, Compressed)):
         scale = () if row_scale is None else (row_scale,)
-        axes = [2 if form == "dense" else 1, 2, 1, *(1 for _ in scale)]
+        check_immediate(immediate, plan, given.batch)
+        *added, structure = immediate
+        primitive, own = _influence_update, [2, 1]
+        if isinstance(immediate, Compressed):
+            primitive, own = _compressed_update, [2]
+        axes = [2 if form == "dense" else 1, *own, *(1 for _ in scale)]
         axes += [len(shape) for shape in packing.shapes("x")]
-        operands = (d, immediate.gains, immediate.sources, *scale, *given.blocks)
-        blocks = _influence_update(
-            immediate.structure,
-            operands,
+        blocks = primitive(
+            structure,
+            (d, *added, *scale, *given.blocks),
             axes,
             form=form,
             scaled=row_scale is not None,
             precision=precision,
         )
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
-    added = read_influence("immediate", immediate, packing, "mask")
-    check_batch("immediate", added, given.batch)
+    values = read_influence("immediate", immediate, packing, "mask")
+    check_batch("immediate", values, given.batch)
     blocks = bind_product(plan, d, form, given.blocks, row_scale, precision)
-    if given.flat and added.flat:
-        return packing.unpack(blocks, like=given.values) + added.values
-    blocks = tuple(block + part for block, part in zip(blocks, added.blocks, strict=True))
+    if given.flat and values.flat:
+        return packing.unpack(blocks, like=given.values) + values.values
+    blocks = tuple(block + part for block, part in zip(blocks, values.blocks, strict=True))
     return packing.unpack(blocks, like=given.values) if given.flat else blocks
 
 
@@ -141,6 +147,30 @@ _influence_update = PlanPrimitive(
 )
 
 
+def _compressed_implementation(
+    structure: CompressedStructure,
+    d: Array,
+    values: Array,
+    *rest: Array,
+    form: Form,
+    scaled: bool,
+    precision: str,
+) -> tuple[Array, ...]:
+    packing = jax_packing(structure.plan)
+    row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
+    products = bind_product(structure.plan, d, form, blocks, row_scale, precision)
+    compressed = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
+    return tuple(
+        _with_compressed(result, block, part, compressed)
+        for result, block, part in zip(
+            products, packing.blocks, structure.layout(packing), strict=True
+        )
+    )
+
+
+_compressed_update = PlanPrimitive("compressed_update", _compressed_implementation)
+
+
 def update(
     packing: Packing,
     dynamics: Dynamics,
@@ -205,3 +235,19 @@ def _added(
             column = jnp.broadcast_to(jnp.arange(width), place.shape)
             flat = flat.at[..., place, column].add(added, mode="drop")
     return flat.reshape(result.shape)
+
+
+def _with_compressed(
+    result: Array, block: Block, part: CompressedBlock, compressed: Array
+) -> Array:
+    """A block with the flattened compressed immediate Jacobian added."""
+    if part.whole:
+        return result + take(with_zero(compressed), part.source)
+    own = len(block.mask_shape)
+    lead = jnp.broadcast_shapes(result.shape[: result.ndim - own], compressed.shape[:-1])
+    flat = jnp.broadcast_to(result, (*lead, *block.mask_shape))
+    flat = flat.reshape(*lead, math.prod(block.mask_shape))
+    flat = flat.at[..., part.place.astype(jnp.int32)].add(
+        take(compressed, part.source), unique_indices=True, mode="promise_in_bounds"
+    )
+    return flat.reshape(*lead, *block.mask_shape)

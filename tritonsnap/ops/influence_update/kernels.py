@@ -25,11 +25,12 @@ def snap1_step(
     d,  # [batch, num_entries]
     x,  # [batch, units * UNIT]
     row_scale,  # [batch, num_rows]
-    added,  # [batch, units * UNIT]
+    added,  # [batch, units * UNIT], or [batch, num_colors * num_values] in mode 3
     gains,  # [batch, targets * num_rows]
     sources,  # [batch, sources]
     column_gain,  # [columns]: target, or `num_targets` for nothing
     column_source,  # [columns]
+    color,  # [num_values]: `num_colors` for nothing
     delta,  # [batch, num_rows]
     num_tiles,
     num_values,
@@ -38,10 +39,12 @@ def snap1_step(
     d_stride,
     units,
     scale_stride,
+    added_stride,
     gain_stride,
     source_stride,
     num_rows,
     num_targets,
+    num_colors,
     scaled,
     mode,
     gradient,  # [units * UNIT], unused without GRADIENT
@@ -63,7 +66,7 @@ def snap1_step(
         first = tl.cast(i_tile, tl.int64) * TILE
         o_value = first + tl.arange(0, TILE)  # [TILE]
         m_value = o_value < num_values
-        m_padded = o_value < units * UNIT
+        m_padded = o_value < tl.cast(units, tl.int64) * UNIT
         b_run = find_runs(run_value, i_first, i_last, first, TILE)  # [TILE]
         b_group = tl.load(run_group + b_run, mask=m_value, other=0).to(tl.int64)
         b_row = tl.load(mask_row + b_group).to(tl.int64)
@@ -74,13 +77,17 @@ def snap1_step(
             b_source = tl.load(column_source + o_value, mask=m_value, other=0).to(tl.int64)
             m_added = m_value & (b_target < num_targets)
             b_key = tl.where(m_added, b_target * num_rows + b_row, 0)
+        elif mode == 3:
+            b_color = tl.load(color + o_value, mask=m_value, other=0).to(tl.int64)
+            m_added = m_value & (b_color < num_colors)
+            b_key, b_source = b_color * num_values + o_value, o_value
         else:
             b_key, b_source, m_added = o_value, o_value, m_value
         b_gradient = tl.zeros([TILE], dtype=kind)  # [TILE]
         for i_row in range(first_row, last_row, B):
             o_batch = tl.cast(i_row, tl.int64) + tl.arange(0, B)[:, None]  # [B, 1]
             m_batch = o_batch < batch
-            o_out = o_batch * (units * UNIT) + o_value[None, :]  # [B, TILE]
+            o_out = o_batch * units * UNIT + o_value[None, :]  # [B, TILE]
             m_d = m_batch & m_entry[None, :]
             b_d = tl.load(d + o_batch * d_stride + b_entry[None, :], mask=m_d, other=0).to(kind)
             if scaled:
@@ -96,6 +103,9 @@ def snap1_step(
             elif mode == 2:
                 b_added = tl.load(added + o_out, mask=m_batch & m_padded[None, :], other=0)
                 b_new += b_added.to(kind)
+            elif mode == 3:
+                p_added = added + o_batch * added_stride + b_key[None, :]
+                b_new += tl.load(p_added, mask=m_batch & m_added[None, :], other=0).to(kind)
             b_new = tl.where(m_value[None, :], b_new, 0)
             b_out = b_new.to(out.dtype.element_ty)
             tl.store(out + o_out, b_out, mask=m_batch & m_padded[None, :])
@@ -136,7 +146,7 @@ def _declare(gradient: bool) -> Kernel:
         reference=snap1_reference,
         small=tuple(
             {"values": values, "batch": batch}
-            for values, batch in ((1, 1), (35, 3), (256, 1), (1203, 2), (2003, 5))
+            for values, batch in ((1, 1), (35, 3), (256, 1), (1202, 2), (2005, 5))
         ),
         large=tuple({"values": 2**log, "batch": batch} for log in (15, 21) for batch in (1, 8)),
         constants={"UNIT": UNIT, "TILE": TILE, "GRADIENT": gradient},

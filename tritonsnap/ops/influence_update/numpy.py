@@ -17,9 +17,10 @@ from tritonsnap.ops.arguments import (
     read_influence,
 )
 from tritonsnap.ops.dynamics import Dynamics
-from tritonsnap.ops.influence_update.factors import check_factors
+from tritonsnap.ops.influence_update.compressed import check_immediate
 from tritonsnap.ops.masked_dsmm.numpy import _with_zero, product
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
+from tritonsnap.plan.compressed import Compressed, CompressedBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorBlock, Factors
 from tritonsnap.plan.packing import Packing
@@ -30,7 +31,7 @@ Array = NDArray[Any]
 def influence_update(
     d: Array,
     j: Array | tuple[Array, ...],
-    immediate: Array | tuple[Array, ...] | Factors,
+    immediate: Array | tuple[Array, ...] | Factors | Compressed,
     plan: DsmmPlan,
     *,
     row_scale: Array | None = None,
@@ -46,8 +47,8 @@ def influence_update(
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     dynamics = Dynamics(d, form, packing, np)
-    if isinstance(immediate, Factors):
-        check_factors(immediate, plan, given.batch)
+    if isinstance(immediate, (Factors, Compressed)):
+        check_immediate(immediate, plan, given.batch)
         blocks = update(packing, dynamics, given.blocks, immediate, row_scale)
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     added = read_influence("immediate", immediate, packing, "mask")
@@ -63,25 +64,41 @@ def update(
     packing: Packing,
     dynamics: Dynamics,
     blocks: tuple[Array, ...],
-    immediate: Factors,
+    immediate: Factors | Compressed,
     row_scale: Array | None = None,
     out: tuple[Array, ...] | None = None,
 ) -> tuple[Array, ...]:
     """The blocks of M * (D J) + I, written to `out` where it is given."""
-    *axes, targets, rows = immediate.gains.shape
-    gains = immediate.gains.reshape(*axes, targets * rows)
-    lead = np.broadcast_shapes(gains.shape[:-1], immediate.sources.shape[:-1])
+    if isinstance(immediate, Compressed):
+        *axes, colors, columns = immediate.values.shape
+        compressed = immediate.values.reshape(*axes, colors * columns)
+        lead = compressed.shape[:-1]
+    else:
+        *axes, targets, rows = immediate.gains.shape
+        gains = immediate.gains.reshape(*axes, targets * rows)
+        lead = np.broadcast_shapes(gains.shape[:-1], immediate.sources.shape[:-1])
     results = product(packing, dynamics, blocks, row_scale, out)
-    structure = immediate.structure
-    for number, (block, factors) in enumerate(
-        zip(packing.blocks, structure.layout(packing), strict=True)
+    for number, (block, part) in enumerate(
+        zip(packing.blocks, immediate.structure.layout(packing), strict=True)
     ):
         result = results[number]
         if len(lead) > result.ndim - len(block.mask_shape):
             result = np.broadcast_to(result, (*lead, *block.mask_shape)).copy()
             results = (*results[:number], result, *results[number + 1 :])
-        _add(result, block, factors, gains, immediate.sources, packing.groups.mask.shape[0])
+        if isinstance(immediate, Compressed):
+            _add_compressed(result, block, part, compressed)
+        else:
+            _add(result, block, part, gains, immediate.sources, packing.groups.mask.shape[0])
     return results
+
+
+def _add_compressed(result: Array, block: Block, part: CompressedBlock, compressed: Array) -> None:
+    """Add the flattened compressed immediate Jacobian to a block, in place."""
+    if part.whole:
+        result += _with_zero(compressed)[..., part.source]
+    else:
+        place = np.unravel_index(part.place.astype(np.int64), block.mask_shape)
+        result[(..., *place)] += compressed[..., part.source]
 
 
 def _add(

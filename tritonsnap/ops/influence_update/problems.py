@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tritonsnap.ops.canonical import snap1_arguments
 from tritonsnap.ops.kernel import Problem
-from tritonsnap.ops.masked_dsmm.problems import random_addend, wide
+from tritonsnap.ops.masked_dsmm.problems import compressed_values, random_addend, wide
 from tritonsnap.plan.canonical import UNIT, CanonicalBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -61,6 +61,9 @@ def snap1_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
         result = result + np.where(own, gain * a["sources"][:, a["column_source"]], 0)
     elif a["mode"] == 2:
         result = result + a["added"][:, :values]
+    elif a["mode"] == 3:
+        columns = {**a, "num_columns": values}
+        result = result + compressed_values(0, values, slice(values), columns)
     padding = a["units"] * UNIT - values
     found = {"out": np.pad(result, ((0, 0), (0, padding)))}
     if "gradient" not in a:  # else it is no output

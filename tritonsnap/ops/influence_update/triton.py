@@ -18,17 +18,20 @@ from tritonsnap.ops.device import (
     DeviceDynamics,
     batch_rows,
     block_of,
+    device_colors,
     device_factors,
     device_packing,
 )
+from tritonsnap.ops.influence_update.compressed import check_compressed
 from tritonsnap.ops.influence_update.factors import check_factors
 from tritonsnap.ops.launch import launch
 from tritonsnap.ops.masked_dsmm.triton import batch_shape, full_batch, product
+from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors
 from tritonsnap.plan.packing import Packing
 
-Immediate = Tensor | tuple[Tensor, ...] | Factors
+Immediate = Tensor | tuple[Tensor, ...] | Factors | Compressed
 
 
 def influence_update(
@@ -56,6 +59,7 @@ def snap1_step(
     plan: DsmmPlan,
     *,
     row_scale: Tensor | None = None,
+    form: Form | None = None,
     out: Tensor | None = None,
 ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
     """One SnAp-1 step and its gradient; J is read once and written once.
@@ -65,7 +69,7 @@ def snap1_step(
 
     Parameters
     ----------
-    d, j, immediate, plan, row_scale
+    d, j, immediate, plan, row_scale, form
         As of `tritonsnap.influence_update`; every column of the plan has one row.
     delta : [..., m]
         The gradient of the loss with respect to the new state.
@@ -81,7 +85,7 @@ def snap1_step(
     """
     from tritonsnap.ops.influence_update.kernels import SNAP1_STEP
 
-    packing, given, dynamics, addend, batch = _read(d, j, immediate, plan, row_scale)
+    packing, given, dynamics, addend, batch = _read(d, j, immediate, plan, row_scale, form)
     block = block_of(packing)
     if not block.elementwise:
         raise ValueError("`plan` must have one row in every column for `snap1_step`")
@@ -110,12 +114,13 @@ def _read(
     immediate: Immediate,
     plan: DsmmPlan,
     row_scale: Tensor | None,
+    form: Form | None = None,
 ) -> tuple[Packing, Influence, DeviceDynamics, Addend, tuple[int, ...]]:
     """The checked operands of a step, and the batch axes of its result."""
     check_plan(plan)
     packing = device_packing(plan.packing("triton"), d.device)
     given = read_influence("j", j, packing, "x")
-    form = dynamics_form(d, plan, given.batch)
+    form = dynamics_form(d, plan, given.batch, form)
     lead = [given.batch, tuple(d.shape[: -2 if form == "dense" else -1])]
     scale = None
     if row_scale is not None:
@@ -124,21 +129,36 @@ def _read(
     if isinstance(immediate, Factors):
         check_factors(immediate, plan, given.batch)
         lead += [tuple(immediate.gains.shape[:-2]), tuple(immediate.sources.shape[:-1])]
+    elif isinstance(immediate, Compressed):
+        check_compressed(immediate, plan, given.batch)
+        lead.append(tuple(immediate.values.shape[:-2]))
     else:
         added = read_influence("immediate", immediate, packing, "mask")
         lead.append(added.batch)
     batch = batch_shape(*lead)
     if row_scale is not None:
         scale = batch_rows(row_scale, 1, batch)
-    if isinstance(immediate, Factors):
-        addend = factored_addend(immediate, scale, batch)
+    if isinstance(immediate, (Factors, Compressed)):
+        addend = addend_of(immediate, scale, batch)
     else:
         addend = Addend(mode=2, added=full_batch(added.blocks[0], batch), row_scale=scale)
     return packing, given, DeviceDynamics(d, form, packing, batch), addend, batch
 
 
-def factored_addend(immediate: Factors, row_scale: Tensor | None, batch: tuple[int, ...]) -> Addend:
-    """The factored immediate Jacobian as the kernels add it; `row_scale` is [batch or 1, m]."""
+def addend_of(
+    immediate: Factors | Compressed, row_scale: Tensor | None, batch: tuple[int, ...]
+) -> Addend:
+    """The immediate Jacobian as the kernels add it; `row_scale` is [batch or 1, m]."""
+    if isinstance(immediate, Compressed):
+        structure = immediate.structure
+        return Addend(
+            mode=3,
+            added=batch_rows(immediate.values.flatten(-2), 1, batch),
+            color=device_colors(structure, immediate.values.device),
+            num_colors=structure.num_colors,
+            num_columns=structure.plan.mask.shape[1],
+            row_scale=row_scale,
+        )
     columns = device_factors(immediate.structure, immediate.gains.device)
     return Addend(
         mode=1,
@@ -151,12 +171,12 @@ def factored_addend(immediate: Factors, row_scale: Tensor | None, batch: tuple[i
     )
 
 
-def factored_update(
+def update_block(
     host: Packing,
     d: Tensor,
     form: Form,
     j: Tensor,
-    immediate: Factors,
+    immediate: Factors | Compressed,
     row_scale: Tensor | None,
     batch: tuple[int, ...],
     precision: str,
@@ -164,7 +184,7 @@ def factored_update(
     """The block of M * (D J) + I, ``[*batch, padded nnz(mask)]``."""
     packing = device_packing(host, d.device)
     scale = None if row_scale is None else batch_rows(row_scale, 1, batch)
-    addend = factored_addend(immediate, scale, batch)
+    addend = addend_of(immediate, scale, batch)
     dynamics = DeviceDynamics(d, form, packing, batch)
     out = product(packing, dynamics, full_batch(j, batch), addend, precision)
     return out.reshape(*batch, out.shape[-1])

@@ -65,11 +65,12 @@ def walk_product(
     d,  # [batch, nnz(D)]
     x,  # [batch, x_units * UNIT]
     row_scale,  # [batch, num_rows]
-    added,  # [batch, out_units * UNIT]
+    added,  # [batch, out_units * UNIT], or [batch, num_colors * num_columns] in mode 3
     gains,  # [batch, targets * num_rows]
     sources,  # [batch, sources]
     column_gain,  # [columns]
     column_source,  # [columns]
+    color,  # [num_values]: `num_colors` for nothing
     num_whole,
     num_values,
     batch,
@@ -77,13 +78,16 @@ def walk_product(
     x_units,
     out_units,
     scale_stride,
+    added_stride,
     gain_stride,
     source_stride,
     num_rows,
+    num_columns,
     num_units,
+    num_colors,
     square,  # X and M share supports
     scaled,  # rows of D are scaled
-    mode,  # what is added: 0 nothing, 1 gains * sources, 2 `added`
+    mode,  # what is added: 0 nothing, 1 gains * sources, 2 `added`, 3 what `color` reads of it
     out,  # [batch, out_units * UNIT]
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
@@ -123,12 +127,12 @@ def walk_product(
         b_offset = tl.load(x_offset + b_nonzero, mask=m_term, other=0)
         m_both = m_batch & m_term[None, :]
         b_left = tl.load(d + o_batch * d_stride + b_d[None, :], mask=m_both, other=0)
-        o_x = o_batch * (x_units * UNIT) + (b_x + b_offset)[None, :]
+        o_x = o_batch * x_units * UNIT + (b_x + b_offset)[None, :]
         b_sum += b_left.to(kind) * tl.load(x + o_x, mask=m_both, other=0).to(kind)
         b_nonzero += 1
 
     m_both = m_batch & m_value[None, :]
-    o_out = o_batch * (out_units * UNIT) + o_value[None, :]
+    o_out = o_batch * out_units * UNIT + o_value[None, :]
     if (scaled != 0) | (mode == 1):
         b_row = tl.load(mask_row + b_slot, mask=m_value, other=0).to(tl.int64)[None, :]
         if scaled:
@@ -143,8 +147,15 @@ def walk_product(
             b_sum += b_gain.to(kind) * b_source.to(kind)
     if mode == 2:
         b_sum += tl.load(added + o_out, mask=m_both, other=0).to(kind)
+    if mode == 3:
+        b_color = tl.load(color + o_value, mask=m_value, other=0).to(tl.int64)
+        b_column += tl.load(run_column + b_run, mask=m_value, other=0)
+        m_added = m_batch & (m_value & (b_color < num_colors))[None, :]
+        p_added = added + o_batch * added_stride
+        o_added = (b_color * num_columns + b_column)[None, :]
+        b_sum += tl.load(p_added + o_added, mask=m_added, other=0).to(kind)
     b_sum = b_sum.to(out.dtype.element_ty)
-    m_out = m_batch & (o_value < out_units * UNIT)[None, :]
+    m_out = m_batch & (o_value < tl.cast(out_units, tl.int64) * UNIT)[None, :]
     if i_tile < num_whole:
         tl.store(out + o_out, b_sum, mask=m_out)
     else:
@@ -166,71 +177,87 @@ def group_product(
     d,  # [batch, num_rows, num_inner]
     x,  # [batch, x_units * UNIT]
     row_scale,  # [batch, num_rows]
-    added,  # [batch, out_units * UNIT]
+    added,  # [batch, out_units * UNIT], or [batch, num_colors * num_columns] in mode 3
     gains,  # [batch, targets * num_rows]
     sources,  # [batch, sources]
     column_gain,  # [columns]
     column_source,  # [columns]
+    color,  # [values]: `num_colors` for nothing
     d_stride,
     x_units,
     out_units,
     scale_stride,
+    added_stride,
     gain_stride,
     source_stride,
     num_rows,
     num_inner,
+    num_columns,
     num_units,
     num_targets,
+    num_colors,
     scaled,
     mode,
     out,  # [batch, out_units * UNIT]
     UNIT: tl.constexpr,
+    MOST_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
-    BC: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BS: tl.constexpr,
+    BC: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute BC columns of a run and BS of its rows: ``X[C, R] @ D[S, R]^T``."""
-    i_tile, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    """Compute BC of a tile's COLUMNS and BS rows of a run: ``X[C, R] @ D[S, R]^T``."""
+    i_part, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    i_tile = i_part // (COLUMNS // BC)
     i_run = tl.load(tiles + 3 * i_tile).to(tl.int64)
-    o_column = tl.load(tiles + 3 * i_tile + 1).to(tl.int64) + tl.arange(0, BC)  # [BC]
-    o_row = tl.load(tiles + 3 * i_tile + 2).to(tl.int64) // BS * BS + tl.arange(0, BS)  # [BS]
+    i_column = tl.load(tiles + 3 * i_tile + 1).to(tl.int64) + i_part % (COLUMNS // BC) * BC
+    column = tl.load(run_column + i_run).to(tl.int64)
+    run_length = tl.load(run_column + i_run + 1) - column
+    if i_column >= run_length:  # a short run fills only some parts of its tile
+        return
+    i_row = tl.minimum(tl.load(tiles + 3 * i_tile + 2).to(tl.int64), MOST_ROWS).to(tl.int32)
+    o_column, o_row = tl.arange(0, BC), i_row // BS * BS + tl.arange(0, BS)  # [BC], [BS]
     i_group = tl.load(run_group + i_run).to(tl.int64)
     slot = tl.load(row_begin + i_group).to(tl.int64)
     inner = tl.load(x_begin + i_group).to(tl.int64)
-    # multiples of ALIGN, which the division lets the compiler know
-    size = (tl.load(row_begin + i_group + 1) - slot) // ALIGN * ALIGN
-    x_size = (tl.load(x_begin + i_group + 1) - inner) // ALIGN * ALIGN
+    # multiples of ALIGN, which the division lets the compiler know; no dense D has more rows
+    size = tl.minimum(tl.load(row_begin + i_group + 1) - slot, MOST_ROWS).to(tl.int32)
+    size = size // ALIGN * ALIGN
+    x_size = tl.minimum(tl.load(x_begin + i_group + 1) - inner, MOST_ROWS).to(tl.int32)
+    x_size = x_size // ALIGN * ALIGN
     value = tl.load(run_value + i_run).to(tl.int64) // ALIGN * ALIGN
     x_value = tl.load(run_x + i_run).to(tl.int64) // ALIGN * ALIGN
-    column = tl.load(run_column + i_run).to(tl.int64)
-    m_column = o_column < tl.load(run_column + i_run + 1) - column
+    m_column = i_column + o_column < run_length
     m_row = o_row < size
     b_row = tl.load(mask_row + slot + o_row, mask=m_row, other=0).to(tl.int64)  # [BS]
 
-    p_x = x + i_batch * (x_units * UNIT) + x_value + o_column[:, None] * x_size  # [BC, 1]
+    p_x = x + i_batch * x_units * UNIT + x_value + i_column * x_size
+    # what lies outside of the tile reads its first row or column, and is not stored
+    o_x = tl.where(m_column, o_column, 0)[:, None] * x_size  # [BC, 1]
     p_d = d + i_batch * d_stride + b_row[:, None] * num_inner  # [BS, 1]
     kind = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
     b_sum = tl.zeros([BC, BS], dtype=kind)  # [BC, BS]
     for i_inner in range(0, x_size, BK):
-        o_inner = tl.cast(i_inner, tl.int64) + tl.arange(0, BK)  # [BK]
-        m_inner = o_inner < x_size
-        b_inner = tl.load(x_row + inner + o_inner, mask=m_inner, other=0).to(tl.int64)
-        m_x = m_column[:, None] & m_inner[None, :]
-        b_x = tl.load(p_x + o_inner[None, :], mask=m_x, other=0)  # [BC, BK]
-        m_d = m_row[:, None] & m_inner[None, :]
-        b_d = tl.load(p_d + b_inner[None, :], mask=m_d, other=0)  # [BS, BK]
+        o_inner = i_inner + tl.arange(0, BK)  # [BK]
+        m_inner = (o_inner < x_size)[None, :]
+        b_inner = tl.load(x_row + inner + o_inner, mask=o_inner < x_size, other=0).to(tl.int64)
+        b_x = tl.load(p_x + (o_x + o_inner[None, :]), mask=m_inner, other=0)  # [BC, BK]
+        b_d = tl.load(p_d + b_inner[None, :], mask=m_inner, other=0)  # [BS, BK]
         b_sum = tl.dot(b_x, tl.trans(b_d), acc=b_sum, input_precision=PRECISION, out_dtype=kind)
 
     m_out = m_column[:, None] & m_row[None, :]
-    o_out = i_batch * (out_units * UNIT) + value + o_column[:, None] * size + o_row[None, :]
+    value += i_column * size
+    o_out = o_column[:, None] * size + o_row[None, :]  # [BC, BS]
+    p_out = i_batch * out_units * UNIT + value
     if scaled:
         b_scale = tl.load(row_scale + i_batch * scale_stride + b_row, mask=m_row, other=0)
         b_sum *= b_scale.to(kind)[None, :]
     if mode == 1:
-        b_key = tl.load(column_gain + column + o_column, mask=m_column, other=-1).to(tl.int32)
-        b_index = tl.load(column_source + column + o_column, mask=m_column, other=0).to(tl.int64)
+        p_key, p_index = column_gain + column + i_column, column_source + column + i_column
+        b_key = tl.load(p_key + o_column, mask=m_column, other=-1).to(tl.int32)
+        b_index = tl.load(p_index + o_column, mask=m_column, other=0).to(tl.int64)
         p_source = sources + i_batch * source_stride + b_index
         b_source = tl.load(p_source, mask=m_column, other=0).to(kind)  # [BC]
         b_unit = b_row.to(tl.int32) % num_units  # [BS]
@@ -241,17 +268,25 @@ def group_product(
             m_fed = b_key[:, None] == b_fed[None, :]  # [BC, BS]
             b_sum += tl.where(m_fed, b_source[:, None] * b_gain[None, :], 0)
     elif mode == 2:
-        b_sum += tl.load(added + o_out, mask=m_out, other=0).to(kind)
-    tl.store(out + o_out, b_sum.to(out.dtype.element_ty), mask=m_out)
+        b_sum += tl.load(added + p_out + o_out, mask=m_out, other=0).to(kind)
+    elif mode == 3:
+        b_color = tl.load(color + value + o_out, mask=m_out, other=0).to(tl.int32)  # [BC, BS]
+        p_added = added + i_batch * added_stride + column + i_column
+        o_added = b_color * tl.cast(num_columns, tl.int64) + o_column[:, None]
+        m_added = m_out & (b_color < num_colors)
+        b_sum += tl.load(p_added + o_added, mask=m_added, other=0).to(kind)
+    tl.store(out + p_out + o_out, b_sum.to(out.dtype.element_ty), mask=m_out)
 
 
+MOST_ROWS = 1 << 20
+"""More rows than a dense D can have: offsets in a tile stay below 2^31."""
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 _TYPES = {
     "*i32": """tiles column_tiles run_value run_x run_column run_group row_begin x_begin mask_row
-        nonzero_begin x_offset position is_dense column_gain column_source x_row
+        nonzero_begin x_offset position is_dense column_gain column_source color x_row
         pair_begin pair_run pair_row pair_inner""",
     "i64": """num_entries num_values num_columns d_stride delta_stride units x_units r_units
-        out_units scale_stride gain_stride source_stride""",
+        out_units scale_stride added_stride gain_stride source_stride""",
     "*T": "d x j r row_scale added gains sources delta out gradient",
 }
 
@@ -282,21 +317,24 @@ WALK_PRODUCT = Kernel(
     reference=walk_reference,
     small=tuple(
         {"values": values, "batch": batch}
-        for values, batch in ((1, 1), (35, 3), (300, 1), (1203, 2), (2001, 5))
+        for values, batch in ((1, 1), (35, 3), (300, 1), (1202, 2), (2005, 5))
     ),
     large=tuple({"values": 2**log, "batch": batch} for log in (14, 18) for batch in (1, 8)),
     constants={"UNIT": UNIT, "TILE": TILE},
 )
 
 
-def _dense_default(rows: int, is_aligned: bool, device: Device) -> Config:
-    if device.is_hip:  # masks lie in scalar registers, and more warps have smaller ones
-        return {
-            "BK": 16,
-            "num_warps": 4 if rows <= 32 else 8 if is_aligned else 16,
-            "num_stages": 1,
-        }
-    return {"BK": 16, "num_warps": 4 if rows <= 32 else 8, "num_stages": 2}
+def _dense_default(rows: int, dtype: str, precision: str, device: Device) -> Config:
+    if device.is_hip:  # masks lie in scalar registers: at most 8 values a thread
+        columns = 64 if rows == 16 else 32 if rows == 32 else 16
+        return {"BC": columns, "BK": 16, "num_warps": 4 if rows <= 128 else 8, "num_stages": 1}
+    wide = dtype == "fp64"
+    return {
+        "BC": 64 if rows <= 128 else 16 if wide else 32,
+        "BK": 32 if rows == 256 and dtype in ("fp16", "bf16") else 16,
+        "num_warps": 4 if rows <= 32 and not wide else 8,
+        "num_stages": 1 if (rows, dtype, precision) == (128, "fp32", "ieee") else 2,
+    }
 
 
 def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
@@ -305,23 +343,43 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
         name=f"group_product_{rows}" + ("_aligned" if align > 1 else ""),
         signature=signature_of(group_product),
         dtypes=FLOATS,
-        configs=config_space(BK=(16, 32), num_warps=(4, 8, 16), num_stages=(1, 2, 3)),
-        heuristic=lambda sizes, dtype, precision, device: _dense_default(rows, align > 1, device),
-        grid=lambda arguments: (len(arguments["tiles"]), len(arguments["x"])),
+        configs=config_space(
+            BC=tuple(columns // part for part in (4, 2, 1)),
+            BK=(16, 32),
+            num_warps=(4, 8, 16),
+            num_stages=(1, 2, 3),
+        ),
+        heuristic=lambda sizes, dtype, precision, device: _dense_default(
+            rows, dtype, precision, device
+        ),
+        grid=lambda arguments: (
+            len(arguments["tiles"]) * (columns // arguments["BC"]),
+            len(arguments["x"]),
+        ),
         problem=lambda rows, columns, batch: dense_problem(rows, columns, batch, align),
         reference=dense_reference,
         small=tuple(
             {"rows": size, "columns": width, "batch": batch}
             for size, width, batch in (
-                (rows, 70, 2),
-                (rows - 8 * (align > 1) - 3 * (align == 1), 16, 1),
+                (rows, 35, 2),
+                (rows - max(align, 4), 17, 1),
+                (rows - max(align, 4), 18, 1),
             )
         ),
         large=({"rows": rows, "columns": 1024, "batch": 8},),
-        constants={"UNIT": UNIT, "ALIGN": align, "BC": columns, "BS": rows},
+        constants={
+            "UNIT": UNIT,
+            "MOST_ROWS": MOST_ROWS,
+            "ALIGN": align,
+            "COLUMNS": columns,
+            "BS": rows,
+        },
         precisions=("ieee", "tf32x3", "tf32"),
         shared_bytes=lambda config, dtype: (
-            (columns + rows) * config["BK"] * config["num_stages"] * (8 if dtype == "fp64" else 4)
+            (config["BC"] + rows)
+            * config["BK"]
+            * config["num_stages"]
+            * (8 if dtype == "fp64" else 4)
         ),
         wide_loads=align > 1,
         dots=True,
@@ -332,6 +390,6 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
 GROUP_PRODUCT = {
     (shape.rows, align): _declare_dense(*shape, align)
     for shape in DENSE_SHAPES
-    for align in ((1, 8) if shape.rows == 64 else (1,))
+    for align in ((1, 8) if shape.rows >= 64 else (1,))
 }
 """By rows of the tile, and what sizes and offsets are multiples of."""

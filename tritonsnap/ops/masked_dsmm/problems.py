@@ -50,7 +50,7 @@ def dense_problem(rows: int, columns: int, batch: int, align: int = 1) -> Proble
     kinds = [random.permutation(height)[: max(rows - align * n, align)] for n in range(3)]
     kind = np.repeat(np.arange(3), UNIT * -(-columns // UNIT))
     mask = _pattern(height, kinds, kind)
-    x = mask if rows % 2 else _pattern(height, kinds[::-1], kind)
+    x = mask if columns % 2 else _pattern(height, kinds[::-1], kind)
     plan = DsmmPlan(x, mask)
     block = plan.packing("triton", Regime.DENSE).blocks[0]
     assert isinstance(block, CanonicalBlock)
@@ -59,7 +59,7 @@ def dense_problem(rows: int, columns: int, batch: int, align: int = 1) -> Proble
         block,
         d,
         random.standard_normal((batch, block.x_values)),
-        random_addend(rows, batch, block, mask, random),
+        random_addend(rows + columns, batch, block, mask, random),
         plan.dynamics.shape,
     )
     sizes = {"rows": rows, "columns": columns, "batch": batch}
@@ -120,8 +120,20 @@ def _by_run(matrix: Any, **a: Any) -> NDArray[Any]:
         place = slice(*a["run_value"][run : run + 2])
         if a["mode"] == 2:
             result += a["added"][:, place].reshape(result.shape)
+        if a["mode"] == 3:
+            added = compressed_values(column, stop, place, a)
+            result += added.reshape(len(added), *result.shape[1:])
         out[:, place] = result.reshape(batch, -1)
     return out
+
+
+def compressed_values(column: int, stop: int, place: slice, a: Mapping[str, Any]) -> NDArray[Any]:
+    """[batch, values]: what the values of a run of columns get of a compressed Jacobian."""
+    colors = a["color"][place].reshape(stop - column, -1)
+    none = colors == a["num_colors"]
+    index = np.where(none, 0, colors * a["num_columns"] + np.arange(column, stop)[:, None])
+    values: NDArray[Any] = np.where(none, 0, a["added"][:, index])
+    return values.reshape(len(values), -1)
 
 
 def random_addend(
@@ -131,19 +143,23 @@ def random_addend(
     mask: SparsityPattern,
     random: np.random.Generator,
 ) -> Addend:
-    """Nothing, factors or values, by `number`; two parts of the state, three targets."""
+    """Nothing, factors, values or a compressed Jacobian; two parts of the state, three targets."""
     rows, columns = mask.shape
-    units = rows // 2
+    units, colors, mode = rows // 2, 4, number % 4
     gain = random.integers(0, 3, columns) * rows + random.integers(0, units, columns)
+    compressed = (1 if number % 3 == 0 else batch, colors * columns)
     return Addend(
-        mode=number % 3,
-        added=random.standard_normal((batch, block.mask_values)),
+        mode=mode,
+        added=random.standard_normal(compressed if mode == 3 else (batch, block.mask_values)),
+        color=random.integers(0, colors + 1, mask.nnz),
+        num_colors=colors,
+        num_columns=columns,
         gains=random.standard_normal((batch, 3 * rows)),
         sources=random.standard_normal((batch, 50)),
         column_gain=gain,
         column_source=random.integers(0, 50, columns),
         num_units=units,
-        row_scale=random.standard_normal((batch, rows)) if number // 3 % 2 else None,
+        row_scale=random.standard_normal((batch, rows)) if number // 4 % 2 else None,
     )
 
 

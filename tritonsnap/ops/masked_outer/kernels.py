@@ -56,9 +56,9 @@ def outer_walk(
         b_columns = tl.load(run_column + b_run + 1, mask=m_pair, other=0).to(tl.int64)
         b_columns -= tl.load(run_column + b_run, mask=m_pair, other=0)
         b_r = tl.load(run_value + b_run, mask=m_pair, other=0).to(tl.int64)
-        b_r += i_batch * (r_units * UNIT) + tl.load(pair_row + b_pair, mask=m_pair, other=0)
+        b_r += i_batch * r_units * UNIT + tl.load(pair_row + b_pair, mask=m_pair, other=0)
         b_x = tl.load(run_x + b_run, mask=m_pair, other=0).to(tl.int64)
-        b_x += i_batch * (x_units * UNIT) + tl.load(pair_inner + b_pair, mask=m_pair, other=0)
+        b_x += i_batch * x_units * UNIT + tl.load(pair_inner + b_pair, mask=m_pair, other=0)
         for i_column in range(tl.max(b_columns)):
             m_column = i_column < b_columns
             b_left = tl.load(r + b_r, mask=m_column, other=0).to(kind)

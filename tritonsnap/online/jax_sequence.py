@@ -19,7 +19,8 @@ from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
 from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
 from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
 from tritonsnap.online.uoro import UORO
-from tritonsnap.plan.jax_tree import Static, on_device
+from tritonsnap.plan.jax_target import jax_packing
+from tritonsnap.plan.jax_tree import Static, forward_only, on_device
 
 
 @partial(jax.jit, static_argnames="loss_fn")
@@ -105,8 +106,10 @@ def _unflatten_plain(static: Static, children: Any) -> Learner:
 def _flatten_unfactored(learner: UnfactoredSnAp) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
     digest = f"{type(host).__name__} {host.cell.digest} {host.plan.digest}"
-    blocks = on_device(learner.places(learner.plan.packing("xla")), learner)
-    return (learner.plan, blocks, learner.jacobians, places_of(learner.cell)), Static(host, digest)
+    packing = jax_packing(learner.plan)
+    blocks = on_device(learner.places(packing), learner, packing.digest)
+    plan, places = forward_only(learner.plan), places_of(learner.cell)
+    return (plan, blocks, learner.jacobians, places), Static(host, digest)
 
 
 def _unflatten_unfactored(static: Static, children: Any) -> UnfactoredSnAp:
@@ -115,7 +118,7 @@ def _unflatten_unfactored(static: Static, children: Any) -> UnfactoredSnAp:
     view: UnfactoredSnAp = view_of(host)
     view.__dict__.update(plan=plan, jacobians=jacobians)
     if isinstance(blocks, list):  # else a placeholder of a tree transformation
-        view.__dict__["_places"] = {plan.packing("xla").digest: blocks}
+        view.__dict__["_places"] = {jax_packing(plan).digest: blocks}
         view.cell = with_places(host.cell, places)
     return view
 

@@ -37,15 +37,16 @@ class Static:
         return hash(self.digest)
 
 
-def on_device(arrays: list[Any], owner: Any) -> list[Any]:
-    """JAX arrays of host `arrays`, moved once and kept on `owner`."""
+def on_device(arrays: list[Any], owner: Any, name: str = "") -> list[Any]:
+    """JAX arrays of host `arrays`, moved once and kept on `owner` under a name."""
     if not any(isinstance(array, np.ndarray) for array in arrays):
         return arrays
-    if "_jax_arrays" not in owner.__dict__:
+    key = f"_jax_arrays{name}"
+    if key not in owner.__dict__:
         with jax.ensure_compile_time_eval():
             moved = {id(array): jnp.asarray(array) for array in arrays}  # one stays one
-        object.__setattr__(owner, "_jax_arrays", [moved[id(array)] for array in arrays])
-    found: list[Any] = owner.__dict__["_jax_arrays"]
+        object.__setattr__(owner, key, [moved[id(array)] for array in arrays])
+    found: list[Any] = owner.__dict__[key]
     return found
 
 
@@ -80,7 +81,7 @@ def _unflatten_plan(static: Static, arrays: Any) -> DsmmPlan:
     return plan
 
 
-def _forward_only(plan: DsmmPlan) -> DsmmPlan:
+def forward_only(plan: DsmmPlan) -> DsmmPlan:
     """The same plan without what derivatives read."""
     view = copy.copy(plan)
     view.__dict__["_forward_only"] = True
@@ -96,7 +97,7 @@ def _flatten_structure(structure: ImmediateStructure) -> tuple[tuple[Any, list[A
         layout = structure.layout(packing)
         moved = on_device([array for block in layout for array in collect(block)], structure)
     static = Static((structure.host or structure, packing.target.name), structure.digest)
-    return (_forward_only(structure.plan), moved), static
+    return (forward_only(structure.plan), moved), static
 
 
 def _unflatten_structure(static: Static, children: Any) -> ImmediateStructure:

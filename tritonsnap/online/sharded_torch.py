@@ -57,7 +57,9 @@ class Sharded(SnAp):
 
     def __init__(self, learner: SnAp, mesh: DeviceMesh) -> None:
         if type(learner) not in (SnAp, RTRL):  # what others override would be lost
-            raise TypeError(f"`learner` must be a SnAp or RTRL of a Cell, got {type(learner).__name__}")
+            raise TypeError(
+                f"`learner` must be a SnAp or RTRL of a Cell, got {type(learner).__name__}"
+            )
         if not isinstance(mesh, DeviceMesh):
             raise TypeError(f"`mesh` must be a DeviceMesh, got {type(mesh).__name__}")
         axes = mesh.mesh_dim_names or ()

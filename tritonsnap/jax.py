@@ -22,6 +22,7 @@ from tritonsnap.ops.influence_update.jax import influence_update
 from tritonsnap.ops.masked_dsmm.jax import masked_dsmm
 from tritonsnap.ops.masked_outer.jax import masked_outer
 from tritonsnap.ops.mix.jax import mix
+from tritonsnap.plan.jax_target import lower_for
 
 __all__ = [
     "JacobianProjection",
@@ -33,6 +34,7 @@ __all__ = [
     "gather_compressed",
     "influence_gradient",
     "influence_update",
+    "lower_for",
     "make_jacobian_projection",
     "masked_dsmm",
     "masked_outer",

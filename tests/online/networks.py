@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tritonsnap import GRU, LRU, LSTM, RNN, LeakyRNN, Readout
+from tritonsnap import GRU, LRU, LSTM, RNN, FunctionCell, LeakyRNN, Readout
 from tritonsnap.arrays import namespace, to_numpy
 
 OUTPUTS = 4
@@ -38,7 +38,7 @@ class Problem:
         loss, (own, readout), carry = learner.sequence(
             self.params, carry, *self.sequence, readout=self.readout
         )
-        return float(loss), as_numpy({**own, **readout}), carry
+        return float(loss), named(own, readout), carry
 
 
 def library(array) -> str:
@@ -49,12 +49,19 @@ def as_numpy(gradients: dict) -> dict:
     return {name: to_numpy(value) for name, value in gradients.items()}
 
 
+def named(own: dict, readout: dict) -> dict:
+    """The gradients of a cell and of a readout, which may have names in common."""
+    return as_numpy({**own, **{f"readout/{name}": value for name, value in readout.items()}})
+
+
 def problem(cell, like: str, steps: int, batch: int = 3, resets: bool = True) -> Problem:
     """Draw a problem; the same in every library."""
     rng = np.random.default_rng(7)
     xp = namespace(like)
     params = cell.init(3, dtype="float64")
-    params = {name: value + 0.1 * rng.normal(size=value.shape) for name, value in params.items()}
+    params = {
+        name: to_numpy(value) + 0.1 * rng.normal(size=value.shape) for name, value in params.items()
+    }
     arrays = (
         rng.normal(size=(steps, batch, cell.inputs)),
         rng.integers(0, OUTPUTS, (steps, batch)),
@@ -82,6 +89,8 @@ def kernel(xp, cell, params: dict, name: str):
 
 def new_state(xp, cell, params: dict, state, x, cut=lambda xp, kernel: (kernel, 0)):
     """The equations of the cells' docstrings. `cut` splits a recurrent kernel (see `stopped`)."""
+    if isinstance(cell, FunctionCell):
+        return cell.f(params, state, x)
     h, rest = state[..., : cell.hidden], state[..., cell.hidden :]
 
     def recurrent(name):
@@ -119,6 +128,10 @@ def new_state(xp, cell, params: dict, state, x, cut=lambda xp, kernel: (kernel, 
         return xp.concatenate([xp.real(new), xp.imag(new)], -1)
     assert isinstance(cell, GRU)
     r, z = gate("reset"), gate("update")
+    if cell.reset == "before":
+        past = (r * h) @ kernel(xp, cell, params, "recurrent_candidate")
+        n = xp.tanh(inputs("input_candidate") + past + params["bias_candidate"])
+        return (1 - z) * n + z * h
     past = recurrent("recurrent_candidate") + params["bias_recurrent"]
     n = xp.tanh(inputs("input_candidate") + params["bias_candidate"] + r * past)
     return (1 - z) * n + z * h
@@ -181,7 +194,7 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0), unrolled=unro
 
         run = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, h), (own, readout) = run((problem.params, problem.readout))
-        return float(total), as_numpy({**own, **readout}), to_numpy(h)
+        return float(total), named(own, readout), to_numpy(h)
     import torch
 
     trees = [
@@ -189,9 +202,9 @@ def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0), unrolled=unro
         for tree in (problem.params, problem.readout)
     ]
     total, h = unrolled(problem, *trees, cut)
-    leaves = {**trees[0], **trees[1]}
-    gradients = torch.autograd.grad(total, list(leaves.values()))
-    return float(total.detach()), as_numpy(dict(zip(leaves, gradients, strict=True))), to_numpy(h)
+    gradients = iter(torch.autograd.grad(total, [leaf for tree in trees for leaf in tree.values()]))
+    own, readout = ({name: next(gradients) for name in tree} for tree in trees)
+    return float(total.detach()), named(own, readout), to_numpy(h)
 
 
 def largest_difference(one: dict, other: dict) -> float:

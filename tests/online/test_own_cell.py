@@ -12,6 +12,7 @@ from tritonsnap import BPTT, RTRL, Cell, SnAp
 
 jax = pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
+pytest.importorskip("asdex")
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-cell.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from tritonsnap.arrays import library_of, namespace_of
+from tritonsnap.arrays import Library, library_of, namespace_of
 from tritonsnap.online.trees import map_tree
 
 P = ParamSpec("P")
@@ -46,16 +47,16 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tu
     return carry, map_tree(lambda *rows: xp.stack(rows), *outputs) if outputs else None
 
 
+def transforms(library: Library) -> Any:
+    """Where `vmap`, `vjp` and `jvp` are: `jax`, or `torch.func`."""
+    return importlib.import_module("jax" if library == "jax" else "torch.func")
+
+
 def derivative(function: Callable[[Any], dict[str, Any]], at: Any) -> dict[str, Any]:
     """The derivative of an elementwise function, by one JVP (JAX and torch)."""
     xp = namespace_of(at)
     ones = xp.ones_like(at)
-    jvp: Any
-    if library_of(at) == "jax":
-        from jax import jvp
-    else:
-        from torch.func import jvp
-    changes: dict[str, Any] = jvp(function, (at,), (ones,))[1]
+    changes: dict[str, Any] = transforms(library_of(at)).jvp(function, (at,), (ones,))[1]
     return changes
 
 

@@ -344,6 +344,15 @@ class Cell(ABC):
             self._joined(xp, new), xp.stack(stacked, axis=-2), direct, xp.concat(sources, axis=-1)
         )
 
+    def shaped(self, flat: Any) -> Params:
+        """Numbers [parameters] in canonical order, map by map, in the shapes of the parameters."""
+        params, begin = {}, 0
+        for linear in self.maps:
+            end = begin + linear.num_parameters
+            params[linear.name] = linear.shaped(flat[..., begin:end])
+            begin = end
+        return params
+
     def check_params(self, params: Params) -> None:
         """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
         check_shapes(params, {linear.name: linear.parameter_shape for linear in self.maps})
@@ -430,12 +439,12 @@ def check_dtype(dtype: str) -> None:
     check_choice("dtype", dtype, ("float32", "float64"))
 
 
-def generator_from(rng: Any) -> np.random.Generator:
-    """A generator from a seed, a NumPy `Generator` or a JAX key."""
+def generator_from(rng: Any, name: str = "rng") -> np.random.Generator:
+    """A generator from a seed, a NumPy `Generator` or a JAX key; errors name the argument."""
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
         from jax import dtypes, random
 
         typed = dtypes.issubdtype(rng.dtype, dtypes.prng_key)  # type: ignore[attr-defined]
         key = random.key_data(rng) if typed else rng
         return np.random.default_rng(np.asarray(key).ravel().tolist())
-    return generator_of("rng", rng)
+    return generator_of(name, rng)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.checks import check_number, check_share
+from tritonsnap.checks import check_choice, check_number, check_share
 from tritonsnap.online.cell import Arrays, Cell
 from tritonsnap.online.linear_map import LinearMap
 
@@ -122,24 +122,47 @@ class LeakyRNN(Cell):
 
 @dataclass(frozen=True)
 class GRU(Cell):
-    """The gated recurrent unit with the reset gate after the matrix product.
+    """The gated recurrent unit.
 
     ``r = sigmoid(x W_r + h U_r + b_r)``, ``z = sigmoid(x W_z + h U_z + b_z)``,
     ``n = tanh(x W_n + b_n + r * (h U_n + c_n))``, ``h' = (1 - z) n + z h``.
 
-    As in cuDNN and `torch.nn.GRU`; unlike in the original order, every parameter acts on one unit
-    only, so the immediate Jacobian has one entry per column.
+    With the reset gate after the matrix product, as in cuDNN and `torch.nn.GRU`, every parameter
+    acts on one unit only, so the immediate Jacobian has one entry per column. In the original
+    order, ``reset="before"``, ``n = tanh(x W_n + b_n + (r * h) U_n)``: a parameter of a reset gate
+    acts on all units that read the gated one, and even SnAp-1 keeps its influence on all of them.
+    With dense weights that is as large as RTRL's; it is for sparse weights and comparisons.
 
     Parameters: ``input_G`` [inputs, hidden], ``recurrent_G`` [hidden, hidden], ``bias_G`` [hidden]
-    for G = reset, update, candidate, and ``bias_recurrent`` [hidden] (the c_n above); sparse
-    weights as [nnz].
+    for G = reset, update, candidate, and, unless the reset gate comes before, ``bias_recurrent``
+    [hidden] (the c_n above); sparse weights as [nnz].
+
+    Parameters
+    ----------
+    reset
+        Whether the reset gate acts ``"after"`` the matrix product or ``"before"`` it.
 
     References
     ----------
     Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", EMNLP 2014.
     """
 
-    targets: ClassVar = ("reset", "update", "candidate", "recurrent")
+    reset: str = field(default="after", kw_only=True)
+
+    targets: ClassVar[tuple[str, ...]] = ("reset", "update", "candidate", "recurrent")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make the cell; where the reset gate comes before the product, one of another form."""
+        if cls is GRU and kwargs.get("reset") == "before":
+            from tritonsnap.online.unfactored.reset_before import ResetBeforeGRU
+
+            return cast(Self, object.__new__(ResetBeforeGRU))
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        check_choice("reset", self.reset, ("after", "before"))
+        super().__post_init__()
 
     def make_maps(self) -> list[LinearMap]:
         """Three maps for each gate; the candidate's recurrent part is a target of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from tritonsnap.arrays import (
     Library,
@@ -18,7 +18,7 @@ from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
-from tritonsnap.online.trees import leaves_of
+from tritonsnap.online.trees import leaves_of, named_leaves
 
 if TYPE_CHECKING:
     from tritonsnap.online.stack.network import Stack
@@ -38,14 +38,14 @@ class Learner(ABC):
     network: ClassVar[type] = Cell
     """What the rule learns."""
 
-    of_stack: ClassVar[type[Learner] | None] = None
-    """The form of the rule that learns a `Stack`."""
+    forms: ClassVar[tuple[type[Learner], ...]] = ()
+    """The forms of the rule for other kinds of networks; see `form_of`."""
 
     def __new__(cls, cell: Any = None, *args: Any, **kwargs: Any) -> Self:
-        """Make the learner, of a `Stack` the form of the rule for stacks."""
-        stacked = cls.__dict__.get("of_stack")
-        if stacked is not None and isinstance(cell, stacked.network):
-            return object.__new__(stacked)
+        """Make the learner, in the form of the rule for this kind of network."""
+        for form in cls.__dict__.get("forms", ()):
+            if isinstance(cell, form.network):
+                return cast(Self, object.__new__(form))
         return object.__new__(cls)
 
     def __init__(self, cell: Cell | Stack) -> None:
@@ -237,7 +237,7 @@ class Learner(ABC):
         self.cell.check_params(params)
         check_instance("carry", carry, Carry)
         library_of_arguments(
-            {**params, "carry.state": carry.state, "xs": xs, "ys": ys},
+            {**dict(named_leaves(params)), "carry.state": carry.state, "xs": xs, "ys": ys},
             optional={"mask": mask, "resets": resets},
         )
         batch = carry.state.shape[0]
@@ -249,7 +249,7 @@ class Learner(ABC):
             raise ValueError(f"`xs` must have at least one step, got {list(xs.shape)}")
         if xs.dtype != carry.state.dtype:
             raise TypeError(f"`xs` must have the carry's dtype {carry.state.dtype}, got {xs.dtype}")
-        for name, value in params.items():
+        for name, value in named_leaves(params):
             if value.dtype != carry.state.dtype:
                 raise TypeError(
                     f"`params[{name!r}]` must have the carry's dtype {carry.state.dtype}, "
@@ -261,6 +261,19 @@ class Learner(ABC):
             )
         check_mask("mask", mask, tuple(xs.shape[:2]), boolean=False)
         check_mask("resets", resets, tuple(xs.shape[:2]), boolean=True)
+
+
+Form = TypeVar("Form", bound=type[Learner])
+
+
+def form_of(rule: type[Learner]) -> Callable[[Form], Form]:
+    """Make a class the form of a rule for its kind of `network`: the rule then makes instances."""
+
+    def register(form: Form) -> Form:
+        rule.forms = (*rule.__dict__.get("forms", ()), form)
+        return form
+
+    return register
 
 
 def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -> None:

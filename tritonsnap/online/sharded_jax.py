@@ -19,11 +19,13 @@ from tritonsnap.online.cell import Params
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.plan.alignment import align_factors, align_packings
-from tritonsnap.plan.jax_tree import TARGET, Static
+from tritonsnap.plan.jax_tree import Static
 from tritonsnap.plan.packing import collect
 from tritonsnap.plan.partition import Partition
 
 COLUMNS, DATA = "columns", "data"
+TARGET = "xla"
+"""Blocks for XLA on every device: they divide evenly, which canonical order does not."""
 
 
 class Sharded(Learner):
@@ -95,7 +97,9 @@ class Sharded(Learner):
             [*packing.arrays(), *(array for block in layout for array in collect(block))]
             for packing, layout in zip(packings, layouts, strict=True)
         ]
-        first = structure.with_layout(plan.with_packing(packings[0]), TARGET, layouts[0])
+        of_first = plan.with_packing(packings[0])
+        of_first.__dict__["_jax_target"] = TARGET
+        first = structure.with_layouts(of_first, {packings[0].digest: layouts[0]})
         object.__setattr__(first, "host", None)  # it is the template of the others, not the whole
         shard = copy.copy(self.learner)
         shard.__dict__["structure"] = first

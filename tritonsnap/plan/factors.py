@@ -233,16 +233,14 @@ class FactorStructure:
         factors: CanonicalFactors = self._layouts[key][0]
         return factors
 
-    def with_layout(
-        self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]
-    ) -> FactorStructure:
-        """The same structure over `plan`, made `with_arrays`, with the layout for that target."""
+    def with_layouts(self, plan: DsmmPlan, layouts: dict[str, tuple[Any, ...]]) -> FactorStructure:
+        """The same structure over `plan`, made `with_arrays`, with the layouts that fit it."""
         structure = copy.copy(self)
         structure.__dict__.pop("_jax_arrays", None)
         for name, value in (
             ("plan", plan),
             ("host", self.host or self),
-            ("_layouts", {plan.packing(target).digest: layout}),
+            ("_layouts", layouts),
         ):
             object.__setattr__(structure, name, value)
         return structure

@@ -146,6 +146,8 @@ def end_padded(xp: Any, values: Any, size: int) -> Any:
     missing = size - values.shape[-1]
     if not missing:
         return values
+    if library_of(values) == "jax":  # a traced array lies on no device
+        return xp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
     shape = (*values.shape[:-1], missing)
     zeros = xp.zeros(shape, dtype=values.dtype, device=values.device)
     return xp.concat([values, zeros], axis=-1)

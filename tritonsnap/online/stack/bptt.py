@@ -9,7 +9,7 @@ from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
-from tritonsnap.online.learner import LossFunction
+from tritonsnap.online.learner import LossFunction, form_of
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.inputs import preactivation_adjoint
 from tritonsnap.online.stack.learner import StackLearner
@@ -34,6 +34,7 @@ class StackMoment(NamedTuple):
     reset: Any
 
 
+@form_of(BPTT)
 class StackBPTT(StackLearner, BPTT):
     """`BPTT` of a `Stack`: exact, through depth and time."""
 
@@ -148,6 +149,3 @@ class StackBPTT(StackLearner, BPTT):
                 found = layer.gradients(layers[number], moment, at)
             by_layer.append(found)
         return self.stack.joined(by_layer)
-
-
-BPTT.of_stack = StackBPTT

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
-from tritonsnap.online.learner import LossFunction
+from tritonsnap.online.learner import LossFunction, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.stack.crossing import Crossing, crossings, edge_jacobian
 from tritonsnap.online.stack.feed_forward import FeedForward
@@ -74,6 +72,7 @@ class StackGradient(NamedTuple):
     crossing: tuple[Any, ...]
 
 
+@form_of(SnAp)
 class StackSnAp(StackLearner, SnAp):
     """`SnAp` of a `Stack`: layer by layer, or across layers where the stack is exact.
 
@@ -121,25 +120,13 @@ class StackSnAp(StackLearner, SnAp):
                 return None
             return plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
 
-        # a step in NumPy tells the shapes of the rest
-        stack = self.stack
-        ready = stack.prepare(stack.init(0, dtype=dtype))
-        _, moments = stack.linearize(
-            ready.layers,
-            np.zeros((batch, stack.rows), dtype),
-            np.zeros((batch, stack.inputs), dtype),
-        )
-        rest = map_tree(
-            lambda array: xp.zeros(array.shape, dtype=state.dtype),
-            (stack.trace(moments), stack.weights_down(ready.layers)),
-        )
         influence = StackInfluence(
             tuple(
                 None if learner is None else learner.init(batch, like, dtype).influence
                 for learner in self.learners
             ),
             tuple(zeros(plan) for plan in self.crossing_plans),
-            *rest,
+            *self.stack.zeros_down(batch, xp, state.dtype),
         )
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
@@ -162,7 +149,8 @@ class StackSnAp(StackLearner, SnAp):
         """Go one step forward; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        state, influence = self._forward(ready, carry.state, carry.influence, x, reset)
+        before = carry.influence._replace(down=ready.down)
+        state, influence = self._forward(ready, carry.state, before, x, reset)
         return Carry(state, influence, carry.step + 1), self.output_of(state)
 
     @untracked
@@ -228,7 +216,7 @@ class StackSnAp(StackLearner, SnAp):
         )
         past = map_tree(lambda block: reset_rows(block, reset), influence.crossing)
         crossing = self._cross(ready, moments, own, past)
-        return state, StackInfluence(own, crossing, self.stack.trace(moments), ready.down)
+        return state, StackInfluence(own, crossing, self.stack.trace(moments), influence.down)
 
     def _cross(
         self,
@@ -333,6 +321,7 @@ class StackSnAp(StackLearner, SnAp):
         return self.stack.joined(by_layer)
 
 
+@form_of(RTRL)
 class StackRTRL(StackSnAp, RTRL):
     """`RTRL` of a `Stack`: exact where the stack is, else within each layer."""
 
@@ -345,7 +334,3 @@ def _for_forward_pass(layers: Sequence[Any]) -> tuple[Any, ...]:
 def _behind(front: Any, back: Any) -> Any:
     """Flat values with others behind them."""
     return back if front is None else namespace_of(back).concat([front, back], axis=-1)
-
-
-SnAp.of_stack = StackSnAp
-RTRL.of_stack = StackRTRL

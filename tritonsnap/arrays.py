@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -122,6 +123,14 @@ def import_library(library: str) -> Any:
         raise ImportError(
             f"{library} is not installed; run: pip install 'tritonsnap[{library}]'"
         ) from error
+
+
+def fastest_library() -> Library:
+    """JAX if it is installed, else torch, else NumPy; found without importing any."""
+    for library in ("jax", "torch"):
+        if importlib.util.find_spec(library) is not None:
+            return library
+    return "numpy"
 
 
 def namespace(library: Library) -> Any:

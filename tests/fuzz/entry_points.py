@@ -118,7 +118,6 @@ def online_entries() -> list[Entry]:
     """Cells, learners and readouts."""
     rng = np.random.default_rng(0)
     cell = ts.GRU(inputs=2, hidden=3, density=0.7)
-    params = cell.init(0, dtype="float64")
     readout = ts.Readout(2)
     readout_params = readout.init(3, dtype="float64")
     xs, ys = rng.normal(size=(4, 2, 2)), rng.integers(0, 2, (4, 2))
@@ -141,9 +140,19 @@ def online_entries() -> list[Entry]:
         ),
         Entry("SnAp", ts.SnAp, {"cell": cell, "order": 1}),
         Entry("BPTT", ts.BPTT, {"cell": cell}),
+        Entry("Linear", ts.Linear, {"inputs": 2, "outputs": 3, "density": 0.5, "seed": 0}),
+        Entry("LayerNorm", ts.LayerNorm, {"units": 3, "epsilon": 1e-5}),
+        Entry("Skip", ts.Skip, {"source": 0, "how": "sum"}),
     ]
-    for learner in (ts.SnAp(cell, 2), ts.BPTT(cell)):
+    layers = [ts.RNN(inputs=2, hidden=3), ts.Linear(3, 2), ts.RNN(inputs=2, hidden=3)]
+    stack = ts.Stack(layers, exact=True)
+    entries += [
+        Entry("Stack", ts.Stack, {"layers": layers, "exact": True}),
+        Entry("stack.init", stack.init, {"rng": 0, "like": "numpy", "dtype": "float64"}),
+    ]
+    for learner in (ts.SnAp(cell, 2), ts.BPTT(cell), ts.SnAp(stack, 2), ts.BPTT(stack)):
         name, carry = type(learner).__name__, learner.init(2, dtype="float64")
+        params = learner.cell.init(0, dtype="float64")
         entries += [
             Entry(f"{name}.init", learner.init, {"batch": 2, "like": "numpy", "dtype": "float32"}),
             Entry(f"{name}.prepare", learner.prepare, {"params": params}),

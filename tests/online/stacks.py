@@ -15,8 +15,8 @@ from networks import (
     stopped,
 )
 
-from tritonsnap import Cell, LayerNorm, Linear, LinearMap, Readout, Stack
-from tritonsnap.arrays import namespace
+from tritonsnap import Cell, FeedForward, LayerNorm, Linear, LinearMap, Readout, Stack
+from tritonsnap.arrays import namespace, namespace_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,33 @@ class Accumulator(Cell):
         )
 
 
+@dataclass(frozen=True)
+class Tanh(FeedForward):
+    """A layer of one's own, without parameters."""
+
+    def make_maps(self):
+        return []
+
+    def draw(self, generator):
+        return {}
+
+    def apply(self, params, x):
+        return namespace_of(x).tanh(x)
+
+    def pull_back(self, params, x, delta):
+        return delta * (1 - namespace_of(x).tanh(x) ** 2)
+
+    def gradients(self, params, x, delta):
+        return {}
+
+    def jacobian(self, params, x):
+        xp = namespace_of(x)
+        return xp.eye(self.inputs, dtype=x.dtype) * (1 - xp.tanh(x) ** 2)[..., None]
+
+    def immediate(self, params, x):
+        return x[..., :0]
+
+
 def stack_problem(stack: Stack, like: str, steps: int, batch: int = 3) -> Problem:
     """Draw a problem; the same in every library."""
     rng = np.random.default_rng(7)
@@ -74,7 +101,7 @@ def cell_step(xp, cell, params, state, x, cut):
     """The new state of a cell and what it passes on."""
     if not isinstance(cell, Accumulator):
         new = new_state(xp, cell, params, state, x, cut)
-        return new, new
+        return new, new[..., cell.output]
     memory, hidden = state[..., : cell.hidden], state[..., cell.hidden :]
     recurrent = kernel(xp, cell, params, "recurrent")
     a = x @ kernel(xp, cell, params, "input") + hidden @ recurrent + params["bias"]
@@ -86,6 +113,8 @@ def feed_forward(xp, layer, params, x):
     """A layer without memory."""
     if isinstance(layer, Linear):
         return x @ kernel(xp, layer, params, "kernel") + params["bias"]
+    if isinstance(layer, Tanh):
+        return xp.tanh(x)
     assert isinstance(layer, LayerNorm)
     centred = x - x.mean(-1)[..., None]
     scale = xp.sqrt((centred * centred).mean(-1) + layer.epsilon)[..., None]
@@ -107,7 +136,7 @@ def stack_step(xp, stack, params, states, x, cut=lambda xp, kernel: (kernel, 0),
                 after, _ = cell_step(xp, layer, own, state, stopped(signals[-1]), cut)
             new.append(after)
             signals.append(passed)
-        elif isinstance(layer, (Linear, LayerNorm)):
+        elif isinstance(layer, FeedForward):
             signals.append(feed_forward(xp, layer, own, signals[-1]))
         else:
             earlier = signals[0 if layer.source == "input" else layer.source + 1]

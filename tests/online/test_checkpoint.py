@@ -45,6 +45,16 @@ def test_a_tree_survives_a_file(like, tmp_path):
         np.testing.assert_array_equal(to_numpy(one), to_numpy(other))
 
 
+@pytest.mark.parametrize("like", ["torch", "jax"])
+def test_bfloat16_survives_a_file(like, tmp_path):
+    xp = namespace(like)
+    values = xp.asarray([1.5, -0.1, 3e38], dtype=xp.bfloat16)
+    save_checkpoint(tmp_path / "halves.npz", {}, {"a": values})
+    found = load_checkpoint(tmp_path / "halves.npz", {"a": xp.zeros_like(values)})["a"]
+    assert found.dtype == values.dtype
+    assert bool((found == values).all())
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [

@@ -247,6 +247,12 @@ def test_wrong_arguments(arguments: dict, kind: type, message: str) -> None:
         FunctionCell(given.pop("f"), given.pop("params"), **given)
 
 
+def test_what_needs_factors_says_so() -> None:
+    cell = FunctionCell(_linear, {"w": torch.randn(4, 4)}, inputs=2, hidden=4)
+    with pytest.raises(TypeError, match="FunctionCell has no factored immediate Jacobian"):
+        _ = SnAp(cell).structure
+
+
 def test_wrong_parameters() -> None:
     cell = FunctionCell(_linear, {"w": torch.randn(4, 4)}, inputs=2, hidden=4)
     learner, x = SnAp(cell), torch.ones(1, 2)

@@ -17,8 +17,10 @@ from tritonsnap import (
     GRU,
     LRU,
     LSTM,
+    RFLO,
     RNN,
     RTRL,
+    UORO,
     LeakyRNN,
     Readout,
     SnAp,
@@ -43,7 +45,7 @@ CELLS = [
     pytest.param(LRU(inputs=30, hidden=20, input_density=0.3), id="LRU-sparse"),
 ]
 SMALL = GRU(inputs=2, hidden=5, density=0.5, seed=3)
-LEARNERS = [BPTT, SnAp, lambda cell: SnAp(cell, 2), RTRL]
+LEARNERS = [BPTT, SnAp, lambda cell: SnAp(cell, 2), RTRL, RFLO, UORO]
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,16 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import tritonsnap
-from tritonsnap.cli import doctor, kan, train, tune
+from tritonsnap.cli import doctor, explain, kan, train, tune
 from tritonsnap.cli.errors import UserError
 
-SUBCOMMANDS: dict[str, Any] = {"train": train, "kan": kan, "tune": tune, "doctor": doctor}
+SUBCOMMANDS: dict[str, Any] = {
+    "train": train,
+    "explain": explain,
+    "kan": kan,
+    "tune": tune,
+    "doctor": doctor,
+}
 """Every module has a docstring, `add_options(parser)` and `run(arguments) -> exit code`."""
 
 

@@ -12,6 +12,7 @@ from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
 from tritonsnap.online.dynamics import index_like
 from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.tangents import preactivation_adjoint
 from tritonsnap.online.trees import map_tree
 
 
@@ -73,7 +74,7 @@ class BPTT(Learner):
         xp = namespace_of(dL_dstate)
         adjoint, total = dL_dstate, None
         for moment in reversed(carry.influence):
-            preactivation = self._preactivation_adjoint(moment.linear.gains, adjoint)
+            preactivation = preactivation_adjoint(self.cell, moment.linear.gains, adjoint)
             new = self._parameter_gradients(moment.linear.sources, preactivation)
             total = new if total is None else map_tree(lambda a, b: a + b, total, new)
             adjoint = self._back(moment.kernels, moment.linear.own, preactivation, adjoint)
@@ -109,7 +110,7 @@ class BPTT(Learner):
         def backward(adjoint: Any, inputs: Any) -> tuple[Any, Any]:
             gains, own, delta, reset = inputs
             adjoint = adjoint + delta
-            preactivation = self._preactivation_adjoint(gains, adjoint)
+            preactivation = preactivation_adjoint(self.cell, gains, adjoint)
             adjoint = self._back(ready, own, preactivation, adjoint)
             return self._reset_state(adjoint, reset), preactivation
 
@@ -121,14 +122,6 @@ class BPTT(Learner):
         gradients = self._parameter_gradients(linear.sources, xp.flip(preactivations, axis=0))
         carry = Carry(state, (), carry.step + xs.shape[0])
         return loss, gradients if readout is None else (gradients, of_readout), carry
-
-    def _preactivation_adjoint(self, gains: Any, adjoint: Any) -> Any:
-        """[..., targets, units]: the gradient in every preactivation."""
-        through = gains * adjoint[..., None, :]
-        hidden, parts = self.cell.hidden, len(self.cell.parts)
-        if parts == 1:
-            return through
-        return through.reshape(*through.shape[:-1], parts, hidden).sum(axis=-2)
 
     def _back(self, ready: Prepared, own: Any, preactivation: Any, adjoint: Any) -> Any:
         """The gradient in the old state."""

@@ -439,12 +439,12 @@ def check_dtype(dtype: str) -> None:
     check_choice("dtype", dtype, ("float32", "float64"))
 
 
-def generator_from(rng: Any) -> np.random.Generator:
-    """A generator from a seed, a NumPy `Generator` or a JAX key."""
+def generator_from(rng: Any, name: str = "rng") -> np.random.Generator:
+    """A generator from a seed, a NumPy `Generator` or a JAX key; errors name the argument."""
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
         from jax import dtypes, random
 
         typed = dtypes.issubdtype(rng.dtype, dtypes.prng_key)  # type: ignore[attr-defined]
         key = random.key_data(rng) if typed else rng
         return np.random.default_rng(np.asarray(key).ravel().tolist())
-    return generator_of("rng", rng)
+    return generator_of(name, rng)

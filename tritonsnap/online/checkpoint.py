@@ -7,8 +7,9 @@ import os
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tritonsnap.arrays import device_of, library_of, namespace, to_numpy
+from tritonsnap.arrays import device_of, library_of, namespace, namespace_of, to_numpy
 from tritonsnap.files import parse_json, read_arrays, write_arrays
 from tritonsnap.online.trees import map_tree, named_leaves
 
@@ -31,7 +32,7 @@ def save_checkpoint(path: str | os.PathLike[str], config: dict[str, Any], tree: 
     """
     arrays = {_CONFIG: np.asarray(json.dumps(config))}
     for name, leaf in named_leaves(tree):
-        arrays[_TREE + name] = np.asarray(leaf) if _is_number(leaf) else to_numpy(leaf)
+        arrays[_TREE + name] = np.asarray(leaf) if _is_number(leaf) else _stored(leaf)
     write_arrays(path, FORMAT, arrays)
 
 
@@ -86,7 +87,7 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any) -> Any:
             if array.dtype.kind not in "biuf" or not np.isfinite(array):
                 raise ValueError(f"{path}: {name!r} must be a number, got {array}")
             return type(template)(array.item())
-        reference = to_numpy(template)
+        reference = _stored(template)
         if array.shape != reference.shape or array.dtype != reference.dtype:
             raise ValueError(
                 f"{path} belongs to another configuration: {name!r} is {array.dtype}"
@@ -98,9 +99,17 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any) -> Any:
         # a JAX array that was put nowhere in particular goes along with any others
         anywhere = library == "jax" and not template.committed
         device = None if anywhere else device_of(template)
-        return namespace(library).asarray(array, device=device)
+        return namespace(library).asarray(array, device=device, dtype=template.dtype)
 
     return map_tree(restored, like)
+
+
+def _stored(leaf: Any) -> NDArray[Any]:
+    """A leaf as it is written: bfloat16, which NumPy lacks, as float32."""
+    xp = namespace_of(leaf)
+    if str(leaf.dtype).removeprefix("torch.") == "bfloat16":
+        leaf = xp.astype(leaf, xp.float32)
+    return to_numpy(leaf)
 
 
 def _is_number(leaf: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,15 +12,13 @@ import jax
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
-from tritonsnap.online.stack.bptt import StackBPTT
-from tritonsnap.online.stack.crossing import Crossing
 from tritonsnap.online.stack.feed_forward import FeedForward
-from tritonsnap.online.stack.learner import StackLearner
-from tritonsnap.online.stack.snap import StackRTRL, StackSnAp
 from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
 from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
 from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
+from tritonsnap.online.uoro import UORO
 from tritonsnap.plan.jax_tree import Static, on_device
 
 
@@ -43,12 +42,13 @@ def run(learner: Learner, *arguments: Any) -> Any:
     return _run(learner, *arguments)
 
 
-def _places(layer: Cell | FeedForward) -> list[Any]:
+def places_of(layer: Cell | FeedForward) -> list[Any]:
     """The index arrays of the sparse weights."""
     return on_device([m.place for m in layer.maps if m.pattern is not None], layer)
 
 
-def _with_places(layer: Any, places: list[Any]) -> Any:
+def with_places(layer: Any, places: list[Any]) -> Any:
+    """The same layer with other index arrays: operands of a program."""
     view, rest = copy.copy(layer), iter(places)
     view.__dict__["maps"] = tuple(
         linear if linear.pattern is None else linear.with_place(next(rest)) for linear in layer.maps
@@ -56,7 +56,7 @@ def _with_places(layer: Any, places: list[Any]) -> Any:
     return view
 
 
-def _view(host: Learner) -> Any:
+def view_of(host: Learner) -> Any:
     """A copy of a learner whose index arrays may be replaced by operands of a program."""
     view = object.__new__(type(host))
     view.__dict__.update(host.__dict__, host=host)
@@ -69,34 +69,36 @@ def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     kept = [array for array in arrays if array is not None]
     host = learner.__dict__.get("host", learner)
     digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
-    children = (learner.structure, on_device(kept, dynamics), _places(learner.cell))
+    children = (learner.structure, on_device(kept, dynamics), places_of(learner.cell))
     return children, Static(host, digest)
 
 
 def _unflatten_snap(static: Static, children: Any) -> SnAp:
     host: SnAp = static.value
     structure, arrays, places = children
-    view: SnAp = _view(host)
+    view: SnAp = view_of(host)
     view.__dict__["structure"] = structure
     if isinstance(arrays, list):  # else a placeholder of a tree transformation
-        view.cell = _with_places(host.cell, places)
+        view.cell = with_places(host.cell, places)
         dynamics, rest = host.dynamics, iter(arrays)
         weights = tuple(next(rest) for _ in dynamics.weight_index)
         row = None if dynamics.row is None else next(rest)
         own = None if dynamics.own_index is None else next(rest)
-        view.__dict__["dynamics"] = type(dynamics)(view.cell, weights, row, own)
+        view.__dict__["dynamics"] = replace(
+            dynamics, cell=view.cell, weight_index=weights, row=row, own_index=own
+        )
     return view
 
 
-def _flatten_bptt(learner: BPTT) -> tuple[Any, Static]:
+def _flatten_plain(learner: Learner) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    return (_places(learner.cell),), Static(host, f"BPTT {host.cell.digest}")
+    return (places_of(learner.cell),), Static(host, f"{type(host).__name__} {host.cell.digest}")
 
 
-def _unflatten_bptt(static: Static, children: Any) -> BPTT:
-    view: BPTT = _view(static.value)
+def _unflatten_plain(static: Static, children: Any) -> Learner:
+    view: Learner = view_of(static.value)
     if isinstance(children[0], list):
-        view.cell = _with_places(view.cell, children[0])
+        view.cell = with_places(view.cell, children[0])
     return view
 
 
@@ -104,17 +106,17 @@ def _flatten_unfactored(learner: UnfactoredSnAp) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
     digest = f"{type(host).__name__} {host.cell.digest} {host.plan.digest}"
     blocks = on_device(learner.places(learner.plan.packing("xla")), learner)
-    return (learner.plan, blocks, learner.jacobians, _places(learner.cell)), Static(host, digest)
+    return (learner.plan, blocks, learner.jacobians, places_of(learner.cell)), Static(host, digest)
 
 
 def _unflatten_unfactored(static: Static, children: Any) -> UnfactoredSnAp:
     host: UnfactoredSnAp = static.value
     plan, blocks, jacobians, places = children
-    view: UnfactoredSnAp = _view(host)
+    view: UnfactoredSnAp = view_of(host)
     view.__dict__.update(plan=plan, jacobians=jacobians)
     if isinstance(blocks, list):  # else a placeholder of a tree transformation
         view.__dict__["_places"] = {plan.packing("xla").digest: blocks}
-        view.cell = _with_places(host.cell, places)
+        view.cell = with_places(host.cell, places)
     return view
 
 
@@ -130,40 +132,7 @@ jax.tree_util.register_pytree_node(
 )
 for form in (UnfactoredSnAp, UnfactoredRTRL):
     jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
-
-
-def _flatten_stack(learner: StackLearner) -> tuple[Any, Static]:
-    host = learner.__dict__.get("host", learner)
-    crossings = list(learner.crossings) if isinstance(learner, StackSnAp) else []
-    places = [
-        _places(layer) if isinstance(layer, FeedForward) else [] for layer in learner.stack.layers
-    ]
-    digest = f"{type(host).__name__} {host.stack.digest} {getattr(host, 'order', None)}"
-    return (list(learner.learners), crossings, places), Static(host, digest)
-
-
-def _unflatten_stack(static: Static, children: Any) -> StackLearner:
-    learners, crossings, places = children
-    view: Any = _view(static.value)
-    view.__dict__.update(learners=tuple(learners), crossings=tuple(crossings))
-    if isinstance(places, list):  # else a placeholder of a tree transformation
-        view.cell = copy.copy(view.cell)
-        layers = tuple(
-            _with_places(layer, own) if isinstance(layer, FeedForward) else layer
-            for layer, own in zip(view.cell.layers, places, strict=True)
-        )
-        layers = tuple(
-            layer if learner is None else learner.cell
-            for layer, learner in zip(layers, learners, strict=True)
-        )
-        object.__setattr__(view.cell, "layers", layers)
-    return view
-
-
-jax.tree_util.register_dataclass(Crossing, ["products", "plan"], ["sources"])
-for stacked in (StackSnAp, StackRTRL, StackBPTT):
-    jax.tree_util.register_pytree_node(stacked, _flatten_stack, _unflatten_stack)
-for kind in (SnAp, RTRL):
+for kind in (SnAp, RTRL, RFLO):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-for backward in (BPTT, UnfactoredBPTT):
-    jax.tree_util.register_pytree_node(backward, _flatten_bptt, _unflatten_bptt)
+for plain in (BPTT, UORO, UnfactoredBPTT):
+    jax.tree_util.register_pytree_node(plain, _flatten_plain, _unflatten_plain)

@@ -70,7 +70,9 @@ class Sharded(Learner):
 
     def __init__(self, learner: SnAp, mesh: Mesh) -> None:
         if type(learner) not in (SnAp, RTRL):  # what others override would be lost
-            raise TypeError(f"`learner` must be a SnAp or RTRL, got {type(learner).__name__}")
+            raise TypeError(
+                f"`learner` must be a SnAp or RTRL of a Cell, got {type(learner).__name__}"
+            )
         if not isinstance(mesh, Mesh):
             raise TypeError(f"`mesh` must be a jax.sharding.Mesh, got {type(mesh).__name__}")
         if COLUMNS not in mesh.axis_names or not {COLUMNS, DATA}.issuperset(mesh.axis_names):

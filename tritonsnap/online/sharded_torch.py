@@ -57,7 +57,9 @@ class Sharded(SnAp):
 
     def __init__(self, learner: SnAp, mesh: DeviceMesh) -> None:
         if type(learner) not in (SnAp, RTRL):  # what others override would be lost
-            raise TypeError(f"`learner` must be a SnAp or RTRL, got {type(learner).__name__}")
+            raise TypeError(
+                f"`learner` must be a SnAp or RTRL of a Cell, got {type(learner).__name__}"
+            )
         if not isinstance(mesh, DeviceMesh):
             raise TypeError(f"`mesh` must be a DeviceMesh, got {type(mesh).__name__}")
         axes = mesh.mesh_dim_names or ()
@@ -124,7 +126,7 @@ class Sharded(SnAp):
         return torch.as_tensor(ranges(mask.column_starts()[self.columns], sizes)).to(like.device)
 
     def by_parameter(self, flat: Any) -> Params:
-        """Gradients by name from those of this process's columns, summed over the mesh."""
+        """A gradient of this process's columns, of all processes together, like the parameters."""
         whole = flat.new_zeros(self.cell.num_parameters)
         whole[torch.as_tensor(self.columns).to(flat.device)] = self._sum(flat, DATA)
         return super().by_parameter(self._sum(whole, COLUMNS))

@@ -135,7 +135,7 @@ def count_nonzeros(groups: ColumnGroups, dynamics: SparsityPattern) -> NDArray[n
     """int64 [groups]: the nonzeros of D[S, R], counted on bits."""
     num_rows = dynamics.shape[0]
     row_bytes = 8 * -(-num_rows // 64)
-    column_bits = _bits(dynamics, dynamics.column_kind, row_bytes)
+    column_bits = _bits(dynamics, np.arange(dynamics.num_kinds), row_bytes)
     counts = np.zeros(len(groups), np.int64)
     at_once = max((1 << 25) // max(row_bytes * int(groups.x_sizes.max(initial=1)), 1), 1)
     for start in range(0, len(groups), at_once):
@@ -150,7 +150,8 @@ def count_nonzeros(groups: ColumnGroups, dynamics: SparsityPattern) -> NDArray[n
             [groups.x.support_rows[b : b + n] for b, n in zip(begin, sizes, strict=True)]
         )
         owner = np.repeat(np.arange(stop - start), sizes)
-        shared = np.bitwise_count(column_bits[members] & written[owner]).sum(axis=1, dtype=np.int64)
+        read = column_bits[dynamics.column_kind[members]]
+        shared = np.bitwise_count(read & written[owner]).sum(axis=1, dtype=np.int64)
         first = (np.cumsum(sizes) - sizes)[filled]
         counts[start + filled] = np.add.reduceat(shared, first)
     return counts

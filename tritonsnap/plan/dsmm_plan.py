@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from tritonsnap.arrays import library_of
 from tritonsnap.checks import check_choice, check_instance, check_integer
 from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.plan.assignment import count_flops
 from tritonsnap.plan.blocks import Regime
 from tritonsnap.plan.cost import TARGETS
 from tritonsnap.plan.packing import Packing, parts_of
@@ -215,20 +216,8 @@ class DsmmPlan:
     def flops(self) -> int:
         """Floating-point operations of one product in the regimes of the default target."""
         packing = self.packing()
-        total = 0
-        columns, written, read = (
-            self.groups.num_columns,
-            self.groups.mask_sizes,
-            self.groups.x_sizes,
-        )
-        for regime, g in (part for block in packing.blocks for part in parts_of(block)):
-            if regime == Regime.ELEMENTWISE:
-                total += int(columns[g].sum())
-            elif regime == Regime.WALK:
-                total += 2 * int((packing.costs.nonzeros[g] * columns[g]).sum())
-            else:
-                total += 2 * int((written[g] * read[g] * columns[g]).sum())
-        return total
+        assignment = tuple(part for block in packing.blocks for part in parts_of(block))
+        return count_flops(self.groups, packing.costs, assignment)
 
     def transpose(self) -> DsmmPlan:
         """The plan of ``X * (D^T M)``, whose packed values have the same layout.

@@ -48,7 +48,7 @@ class Partition:
     >>> full = SparsityPattern.full((4, 20))
     >>> partition = Partition.build(DsmmPlan(full, full).packing(), 3)
     >>> [len(partition.columns(device)) for device in range(3)]
-    [6, 7, 7]
+    [7, 7, 6]
     """
 
     groups: ColumnGroups

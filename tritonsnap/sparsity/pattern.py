@@ -375,13 +375,24 @@ class SparsityPattern:
         # Columns with equal kinds in all operands are equal in the union: merge kinds only.
         patterns = (self, *others)
         column_kind, joint = joint_kinds([pattern.column_kind for pattern in patterns])
-        owner, rows = [], []
-        for pattern, kinds in zip(patterns, joint, strict=True):
-            sizes = np.diff(pattern.support_indptr)[kinds]
-            owner.append(np.repeat(np.arange(len(kinds)), sizes))
-            rows.append(pattern.support_rows[ranges(pattern.support_indptr[kinds], sizes)])
+        sizes = [
+            np.diff(pattern.support_indptr)[kinds]
+            for pattern, kinds in zip(patterns, joint, strict=True)
+        ]
+        full = np.any([size == self.shape[0] for size in sizes], axis=0)  # one kind, all rows
+        number = np.where(full, len(full), np.arange(len(full)))
+        owner = [np.full(self.shape[0], len(full))]
+        rows: list[NDArray[np.integer]] = [np.arange(self.shape[0])]
+        for pattern, kinds, size in zip(patterns, joint, sizes, strict=True):
+            own, kinds, size = np.flatnonzero(~full), kinds[~full], size[~full]
+            owner.append(np.repeat(own, size))
+            rows.append(pattern.support_rows[ranges(pattern.support_indptr[kinds], size)])
         return SparsityPattern._from_owned_rows(
-            self.shape, np.concatenate(owner), np.concatenate(rows), column_kind.ravel()
+            self.shape,
+            np.concatenate(owner),
+            np.concatenate(rows),
+            number[column_kind.ravel()],
+            len(full) + 1,
         )
 
     def __or__(self, other: SparsityPattern) -> SparsityPattern:
@@ -398,12 +409,20 @@ class SparsityPattern:
                 f"`other` must have {self.shape[1]} rows, the columns of this pattern, "
                 f"got shape {other.shape}"
             )
-        owner, rows = product_of_supports(self, other.support_indptr, other.support_rows)
+        # equal columns of this matrix are one, so columns of `other` that meet the same are one too
+        inner = SparsityPattern.from_columns(
+            (self.num_kinds, other.num_kinds),
+            other.support_indptr,
+            self.column_kind[other.support_rows],
+            np.arange(other.num_kinds),
+        )
+        distinct = self.distinct_columns()
+        owner, rows = product_of_supports(distinct, inner.support_indptr, inner.support_rows)
         return SparsityPattern.from_columns(
             (self.shape[0], other.shape[1]),
-            pointers(owner, other.num_kinds),
+            pointers(owner, inner.num_kinds),
             rows,
-            other.column_kind,
+            inner.column_kind[other.column_kind],
         )
 
     def __matmul__(self, other: SparsityPattern) -> SparsityPattern:

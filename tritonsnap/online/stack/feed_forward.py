@@ -78,7 +78,7 @@ class FeedForward(ABC):
     @property
     def immediate_pattern(self) -> SparsityPattern:
         """Where ``dy/dtheta`` may be nonzero [outputs, p]: one entry in each column."""
-        units = np.concatenate([linear.units for linear in self.maps])
+        units = np.concatenate([np.empty(0, np.int64), *(linear.units for linear in self.maps)])
         return SparsityPattern.from_coo(units, np.arange(len(units)), (self.outputs, len(units)))
 
     @cached_property

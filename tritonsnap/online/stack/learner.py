@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
+from tritonsnap.arrays import Library
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.stack.network import Stack
@@ -41,6 +43,12 @@ class StackLearner(Learner):
             self._learner_of(layer) if isinstance(layer, Cell) else None
             for layer in self.stack.layers
         )
+
+    def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
+        state = super()._zero_state(batch, like, dtype)
+        if like == "jax":
+            importlib.import_module("tritonsnap.online.stack.jax_tree")
+        return state
 
     @property
     def num_outputs(self) -> int:

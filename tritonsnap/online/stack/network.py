@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritonsnap.arrays import Library, namespace, namespace_of
+from tritonsnap.checks import check_instance
 from tritonsnap.online.cell import (
     Cell,
     Linearization,
@@ -21,7 +22,7 @@ from tritonsnap.online.cell import (
     generator_from,
 )
 from tritonsnap.online.stack.feed_forward import FeedForward, Skip
-from tritonsnap.online.stack.inputs import input_adjoint, input_kernel
+from tritonsnap.online.stack.inputs import input_adjoint, input_kernel, input_maps
 
 Layer = Cell | FeedForward | Skip
 
@@ -86,9 +87,10 @@ class Stack:
     sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.layers, (list, tuple)):
+            raise TypeError(f"`layers` must be a list or a tuple, got {type(self.layers).__name__}")
         object.__setattr__(self, "layers", tuple(self.layers))
-        if not isinstance(self.exact, bool):
-            raise TypeError(f"`exact` must be True or False, got {self.exact!r}")
+        check_instance("exact", self.exact, bool)
         for number, layer in enumerate(self.layers):
             if not isinstance(layer, (Cell, FeedForward, Skip)):
                 raise TypeError(
@@ -310,6 +312,22 @@ class Stack:
         return tuple(
             moment.gains if isinstance(moment, Linearization) else moment for moment in moments
         )
+
+    def zeros_down(self, batch: int, xp: Any, dtype: Any) -> tuple[Any, Any]:
+        """What `trace` and `weights_down` give, in zeros."""
+        trace, weights = [], []
+        for layer, size in zip(self.layers, self.sizes, strict=False):
+            own: Any = {}
+            shape: tuple[int, ...] = (batch, size)
+            if isinstance(layer, Cell):
+                shape = (batch, len(layer.targets), layer.rows)
+                width = len(input_maps(layer)) * layer.hidden
+                own = xp.zeros((layer.inputs, width), dtype=dtype)
+            elif isinstance(layer, FeedForward):
+                own = {m.name: xp.zeros(m.parameter_shape, dtype=dtype) for m in layer.maps}
+            trace.append(xp.zeros(shape, dtype=dtype))
+            weights.append(own)
+        return tuple(trace), tuple(weights)
 
     def descend(
         self,

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
@@ -122,25 +120,13 @@ class StackSnAp(StackLearner, SnAp):
                 return None
             return plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
 
-        # a step in NumPy tells the shapes of the rest
-        stack = self.stack
-        ready = stack.prepare(stack.init(0, dtype=dtype))
-        _, moments = stack.linearize(
-            ready.layers,
-            np.zeros((batch, stack.rows), dtype),
-            np.zeros((batch, stack.inputs), dtype),
-        )
-        rest = map_tree(
-            lambda array: xp.zeros(array.shape, dtype=state.dtype),
-            (stack.trace(moments), stack.weights_down(ready.layers)),
-        )
         influence = StackInfluence(
             tuple(
                 None if learner is None else learner.init(batch, like, dtype).influence
                 for learner in self.learners
             ),
             tuple(zeros(plan) for plan in self.crossing_plans),
-            *rest,
+            *self.stack.zeros_down(batch, xp, state.dtype),
         )
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
@@ -163,7 +149,8 @@ class StackSnAp(StackLearner, SnAp):
         """Go one step forward; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        state, influence = self._forward(ready, carry.state, carry.influence, x, reset)
+        before = carry.influence._replace(down=ready.down)
+        state, influence = self._forward(ready, carry.state, before, x, reset)
         return Carry(state, influence, carry.step + 1), self.output_of(state)
 
     @untracked
@@ -229,7 +216,7 @@ class StackSnAp(StackLearner, SnAp):
         )
         past = map_tree(lambda block: reset_rows(block, reset), influence.crossing)
         crossing = self._cross(ready, moments, own, past)
-        return state, StackInfluence(own, crossing, self.stack.trace(moments), ready.down)
+        return state, StackInfluence(own, crossing, self.stack.trace(moments), influence.down)
 
     def _cross(
         self,

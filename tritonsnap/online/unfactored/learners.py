@@ -21,6 +21,7 @@ from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
 from tritonsnap.ops import influence_update
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.packing import Packing
 from tritonsnap.sparsity.pattern import SparsityPattern
 from tritonsnap.sparsity.snap import snap_pattern
@@ -39,6 +40,14 @@ class UnfactoredSnAp(SnAp):
         dynamics = self.cell.dynamics_pattern
         mask = snap_pattern(dynamics, self.cell.immediate_pattern, self.order)
         return DsmmPlan(mask, mask, dynamics)
+
+    @property
+    def structure(self) -> FactorStructure:
+        """Raise a `TypeError`: there is none, and whatever needs it cannot take this cell."""
+        raise TypeError(
+            f"{type(self.cell).__name__} has no factored immediate Jacobian, which this needs: "
+            "give a Cell in factored form"
+        )
 
     @cached_property
     def jacobians(self) -> Jacobians:

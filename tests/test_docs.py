@@ -11,10 +11,18 @@ import pytest
 import tritonsnap
 
 DOCS = Path(__file__).parents[1] / "docs"
+ELSEWHERE = {
+    "kan-model-format": "kan/test_format_page.py",
+    "many-devices": "online/test_sharded.py",
+    "own-cell": "online/test_own_cell.py",
+}
+"""Pages whose code another test runs: on a saved model, in several processes, against an oracle."""
+
 CODE = {
     page: "\n".join(blocks)
     for page in sorted(DOCS.rglob("*.md"))
-    if (blocks := re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    if page.stem not in ELSEWHERE
+    and (blocks := re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 }
 NEEDS = {  # what a page that says so cannot do without
     "torch": r"import torch|tritonsnap\.torch",
@@ -22,8 +30,6 @@ NEEDS = {  # what a page that says so cannot do without
     "triton": r"\.kernels",
     "matplotlib": r"\.plot\(",
 }
-# a page is one program, run as a module so that nothing of it waits for a command line
-RUN = "import sys; exec(compile(sys.stdin.read(), sys.argv[1], 'exec'), {'__name__': 'page'})"
 
 
 @pytest.mark.parametrize("page", CODE, ids=lambda page: page.stem)
@@ -32,13 +38,14 @@ def test_the_code_of_a_page_runs(page, tmp_path):
         if re.search(hint, CODE[page]) and importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
     run = subprocess.run(
-        [sys.executable, "-c", RUN, page.name],
-        input=CODE[page],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
+        [sys.executable, "-c", CODE[page]], capture_output=True, text=True, cwd=tmp_path
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_the_other_pages_are_read_by_their_tests():
+    for page, test in ELSEWHERE.items():
+        assert f'"{page}.md"' in (Path(__file__).parent / test).read_text(encoding="utf-8")
 
 
 def test_the_reference_has_every_public_name():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tritonsnap.arrays import Library, namespace, namespace_of
+from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
-from tritonsnap.online.dynamics import index_like
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.trees import map_tree
 
@@ -73,8 +71,8 @@ class BPTT(Learner):
         xp = namespace_of(dL_dstate)
         adjoint, total = dL_dstate, None
         for moment in reversed(carry.influence):
-            preactivation = self._preactivation_adjoint(moment.linear.gains, adjoint)
-            new = self._parameter_gradients(moment.linear.sources, preactivation)
+            preactivation = preactivation_adjoint(self.cell, moment.linear.gains, adjoint)
+            new = parameter_gradients(self.cell, moment.linear.sources, preactivation)
             total = new if total is None else map_tree(lambda a, b: a + b, total, new)
             adjoint = self._back(moment.kernels, moment.linear.own, preactivation, adjoint)
             if moment.reset is not None:
@@ -109,26 +107,16 @@ class BPTT(Learner):
         def backward(adjoint: Any, inputs: Any) -> tuple[Any, Any]:
             gains, own, delta, reset = inputs
             adjoint = adjoint + delta
-            preactivation = self._preactivation_adjoint(gains, adjoint)
+            preactivation = preactivation_adjoint(self.cell, gains, adjoint)
             adjoint = self._back(ready, own, preactivation, adjoint)
             return self._reset_state(adjoint, reset), preactivation
 
         xp = namespace_of(xs)
-        reverse = map_tree(
-            lambda leaf: xp.flip(leaf, axis=0), (linear.gains, linear.own, deltas, resets)
-        )
-        _, preactivations = scan(backward, xp.zeros_like(state), reverse)
-        gradients = self._parameter_gradients(linear.sources, xp.flip(preactivations, axis=0))
+        moments = (linear.gains, linear.own, deltas, resets)
+        _, preactivations = scan(backward, xp.zeros_like(state), moments, reverse=True)
+        gradients = parameter_gradients(self.cell, linear.sources, preactivations)
         carry = Carry(state, (), carry.step + xs.shape[0])
         return loss, gradients if readout is None else (gradients, of_readout), carry
-
-    def _preactivation_adjoint(self, gains: Any, adjoint: Any) -> Any:
-        """[..., targets, units]: the gradient in every preactivation."""
-        through = gains * adjoint[..., None, :]
-        hidden, parts = self.cell.hidden, len(self.cell.parts)
-        if parts == 1:
-            return through
-        return through.reshape(*through.shape[:-1], parts, hidden).sum(axis=-2)
 
     def _back(self, ready: Prepared, own: Any, preactivation: Any, adjoint: Any) -> Any:
         """The gradient in the old state."""
@@ -154,24 +142,6 @@ class BPTT(Learner):
                 flow = flow + (own[..., :, number, :] * split).sum(axis=-2)
             parts.append(flow)
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
-
-    def _parameter_gradients(self, sources: Any, preactivation: Any) -> Params:
-        """Gradients of all parameters, summed over all leading axes."""
-        rows = sources.reshape(-1, sources.shape[-1])
-        gradients = {}
-        for linear in self.cell.maps:
-            begin, size = self.cell.sources[linear.source]
-            target = preactivation[..., self.cell.targets.index(linear.target), :]
-            target = target.reshape(-1, self.cell.hidden)
-            if linear.source == "one":
-                gradients[linear.name] = target.sum(axis=0)
-                continue
-            dense = rows[:, begin : begin + size].T @ target
-            if linear.pattern is not None:
-                at = [index_like(dense, np.asarray(i)) for i in (linear.rows, linear.units)]
-                dense = dense[at[0], at[1]]
-            gradients[linear.name] = dense
-        return gradients
 
     def __repr__(self) -> str:
         return f"BPTT({self.cell!r})"

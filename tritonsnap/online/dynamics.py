@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,6 +107,39 @@ class DynamicsStructure:
             own_index=None if own_index is None else compact(own_index),
         )
 
+    def take(self, place: NDArray[np.integer], rows: NDArray[np.integer]) -> DynamicsStructure:
+        """The structure of only the entries at `place`, in that order.
+
+        `rows` are those of all entries of this one.
+        """
+        own_index = None
+        if self.cell.own_parts:
+            own_index = place if self.own_index is None else self.own_index[place]
+            if np.array_equal(own_index, np.arange(len(self.cell.parts) ** 2 * self.cell.hidden)):
+                own_index = None
+        row = rows[place]
+        return replace(
+            self,
+            weight_index=tuple(index[place] for index in self.weight_index),
+            row=None if np.array_equal(row, np.arange(self.cell.rows)) else compact(row),
+            own_index=None if own_index is None else compact(own_index),
+        )
+
+    def arrays(self) -> list[Any]:
+        """Every index array, in a fixed order."""
+        arrays = [*self.weight_index, self.row, self.own_index]
+        return [array for array in arrays if array is not None]
+
+    def with_arrays(self, arrays: Iterator[Any], cell: Cell | None = None) -> DynamicsStructure:
+        """The same structure reading other arrays, and another cell, as operands of a program."""
+        return replace(
+            self,
+            cell=cell or self.cell,
+            weight_index=tuple(next(arrays) for _ in self.weight_index),
+            row=None if self.row is None else next(arrays),
+            own_index=None if self.own_index is None else next(arrays),
+        )
+
     def prepare(self, params: Params, dense: bool) -> tuple[Any, ...]:
         """The recurrent weights of each target, where D has entries (or as [rows, rows])."""
         weights: dict[str, Any] = {}
@@ -134,6 +168,15 @@ class DynamicsStructure:
         if step.own is not None:
             total = total + (self._dense_own(step.own) if dense else self._own_values(step.own))
         return Operand(total, None)
+
+    def multiplied(self, weights: tuple[Any, ...], step: Linearization, dense: bool) -> Any:
+        """D of a step as one array: `operand` with its scale multiplied out."""
+        d, scale = self.operand(weights, step, dense)
+        if scale is None:
+            return d
+        if dense:
+            return scale[..., None] * d
+        return (scale if self.row is None else _take(scale, self.row)) * d
 
     def _own_values(self, own: Any) -> Any:
         flat = own.reshape(*own.shape[:-3], own.shape[-3] * own.shape[-2] * own.shape[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
 from tritonsnap.online.trees import leaves_of
+
+if TYPE_CHECKING:
+    from tritonsnap.online.chunk_structure import Chunking
 
 LossFunction = Callable[..., Any]
 
@@ -89,6 +92,7 @@ class Learner(ABC):
         resets: Any = None,
         *,
         readout: Any = None,
+        chunk: int | Literal["auto"] = "auto",
     ) -> tuple[Any, Any, Carry]:
         """Go through a sequence and add up its gradient.
 
@@ -105,13 +109,19 @@ class Learner(ABC):
         loss_fn
             ``loss_fn(state, y)``, or ``loss_fn(readout, state, y)`` where `readout` is given:
             losses [batch]. JAX and torch differentiate any function; NumPy needs one with a method
-            `gradients`, such as `Readout`.
+            `gradients`, such as `Readout`. Where time is chunked it is called with [K, batch, ...]
+            and gives losses [K, batch].
         mask : [T, batch], optional
             What each loss is multiplied by.
         resets : bool [T, batch], optional
             Rows whose state and influence are zeroed before that step's input is read.
         readout
             Parameters of the loss function.
+        chunk
+            Steps K that are gone through at once: the influence is then read and written once a
+            chunk in place of once a step, at a memory of K steps; results are equal to rounding.
+            1 goes step by step, "auto" takes what the cost model predicts to be fastest. Only
+            `SnAp` and `RTRL` on the CPU and in JAX have chunks.
 
         Returns
         -------
@@ -128,11 +138,31 @@ class Learner(ABC):
             That name the argument, for wrong shapes, dtypes or mixed libraries.
         """
         self._check_sequence(params, carry, xs, ys, mask, resets)
+        chunking = self.chunking(chunk, xs)
         if library_of(xs) == "jax":
             from tritonsnap.online.jax_sequence import run
 
-            return run(self, params, carry, xs, ys, loss_fn, mask, resets, readout)
-        return self.run_sequence(params, carry, xs, ys, loss_fn, mask, resets, readout)
+            return run(self, chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
+        return self.run(chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
+
+    def chunking(self, chunk: int | Literal["auto"], xs: Any) -> Chunking | None:
+        """How `sequence` goes through `xs` [T, batch, inputs]; None for step by step.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If `chunk` is neither "auto" nor an integer of at least 1, or this learner cannot do it.
+        """
+        check_chunk(chunk)
+        if chunk not in ("auto", 1):
+            raise ValueError(
+                f"`chunk` must be 'auto' or 1 for {type(self).__name__}, got {chunk!r}"
+            )
+        return None
+
+    def run(self, chunking: Chunking | None, *arguments: Any) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        return self.run_sequence(*arguments)
 
     @abstractmethod
     def run_sequence(
@@ -146,7 +176,7 @@ class Learner(ABC):
         resets: Any,
         readout: Any,
     ) -> tuple[Any, Any, Carry]:
-        """`sequence` on checked arguments, without compiling."""
+        """`sequence` on checked arguments, step by step, without compiling."""
 
     def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
         if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
@@ -227,3 +257,13 @@ def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -
         raise ValueError(f"`{name}` must have shape {list(shape)}, got {list(mask.shape)}")
     if boolean and "bool" not in str(mask.dtype):
         raise TypeError(f"`{name}` must be boolean, got {mask.dtype}")
+
+
+def check_chunk(chunk: Any) -> None:
+    """Raise unless `chunk` is "auto" or an integer of at least 1."""
+    if isinstance(chunk, str) and chunk == "auto":
+        return
+    if isinstance(chunk, bool) or not isinstance(chunk, (int, np.integer)):
+        raise TypeError(f"`chunk` must be 'auto' or an integer, got {chunk!r}")
+    if chunk < 1:
+        raise ValueError(f"`chunk` must be at least 1, got {chunk}")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
-from tritonsnap.online.cell import Cell, Params, Prepared
+from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
+from tritonsnap.online.chunk import run_chunks
+from tritonsnap.online.chunk_choice import Chunkings
+from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import (
     DynamicsStructure,
     dynamics_pattern,
     immediate_pattern,
 )
-from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.learner import Learner, LossFunction, check_chunk
 from tritonsnap.online.trees import map_tree
 from tritonsnap.ops import influence_gradient, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -137,7 +140,7 @@ class SnAp(Learner):
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)
         flat = influence_gradient(dL_dstate, carry.influence, self.plan, sum_batch=True)
-        return self._by_parameter(flat)
+        return self.by_parameter(flat)
 
     def run_sequence(
         self,
@@ -150,7 +153,7 @@ class SnAp(Learner):
         resets: Any,
         readout: Any,
     ) -> tuple[Any, Any, Carry]:
-        """`sequence` on checked arguments, without compiling."""
+        """`sequence` on checked arguments, step by step, without compiling."""
         ready = self.prepare(params)
         xp = namespace_of(xs)
         packing = self.plan.packing_for(xs)
@@ -173,33 +176,72 @@ class SnAp(Learner):
 
         end, _ = scan(body, start, (xs, ys, mask, resets))
         carry, total, gradients, readout_gradients = end
-        by_parameter = self._by_parameter(packing.unpack_columns(gradients, like=total))
+        by_parameter = self.by_parameter(packing.unpack_columns(gradients, like=total))
         if readout is None:
             return total, by_parameter, carry
         return total, (by_parameter, readout_gradients), carry
 
+    def chunking(self, chunk: int | Literal["auto"], xs: Any) -> Chunking | None:
+        """How `sequence` goes through `xs`; see `Learner.chunking`.
+
+        A number chunks every block, "auto" those for which the cost model predicts a gain.
+        """
+        check_chunk(chunk)
+        packing = self.plan.packing_for(xs)
+        if chunk == 1 or packing.target.canonical:
+            if chunk not in ("auto", 1):
+                raise ValueError(
+                    f"`chunk` must be 'auto' or 1 for tensors on a GPU, got {chunk!r}"
+                )
+            return None
+        host = self.__dict__.get("host", self)
+        return host.chunkings.find(chunk, packing.target.name, *xs.shape[:2])
+
+    @cached_property
+    def chunkings(self) -> Chunkings:
+        """The ways through a sequence that were asked for so far."""
+        return Chunkings(self.structure, self.dynamics)
+
+    def run(self, chunking: Chunking | None, *arguments: Any) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        if chunking is None:
+            return self.run_sequence(*arguments)
+        return run_chunks(self, chunking, *arguments)
+
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = carry.influence
+        influence = self.updated(self.structure, ready, carry.influence, linear, reset)
+        return Carry(linear.state, influence, carry.step + 1), linear.state
+
+    def updated(
+        self,
+        structure: FactorStructure,
+        ready: SnApPrepared,
+        influence: tuple[Any, ...],
+        linear: Linearization,
+        reset: Any,
+    ) -> tuple[Any, ...]:
+        """The influence after a step, all of it or the blocks that `structure` has."""
         if reset is not None:
-            influence = tuple(_reset_block(block, reset) for block in influence)
-        operand = self.dynamics.operand(ready.weights, linear, self._dense(x))
-        influence = influence_update(
+            influence = tuple(reset_rows(block, reset) for block in influence)
+        dense = self._dense(linear.state)
+        operand = self.dynamics.operand(ready.weights, linear, dense)
+        return influence_update(
             operand.d,
             influence,
-            Factors(linear.gains, linear.sources, self.structure),
-            self.plan,
+            Factors(linear.gains, linear.sources, structure),
+            structure.plan,
             row_scale=operand.row_scale,
-            form="dense" if self._dense(x) else "values",
+            form="dense" if dense else "values",
         )
-        return Carry(linear.state, influence, carry.step + 1), linear.state
 
     def _dense(self, *arrays: Any) -> bool:
         """Whether the plan wants D as a dense matrix from the library of `arrays`."""
         library_of(*arrays)
         return self.plan.packing_for(arrays[0]).wants_dense
 
-    def _by_parameter(self, flat: Any) -> Params:
+    def by_parameter(self, flat: Any) -> Params:
+        """A flat gradient [..., columns] as a dict of arrays like the parameters."""
         gradients, begin = {}, 0
         for linear in self.cell.maps:
             end = begin + linear.num_parameters
@@ -225,10 +267,3 @@ class RTRL(SnAp):
 
     def __repr__(self) -> str:
         return f"RTRL({self.cell!r})"
-
-
-def _reset_block(block: Any, reset: Any) -> Any:
-    """A block of the influence with the rows of the batch in `reset` zeroed, NaN or not."""
-    xp = namespace_of(block)
-    rows = reset.reshape(-1, *(1,) * (block.ndim - 1))
-    return xp.where(rows, xp.zeros_like(block), block)

@@ -100,14 +100,14 @@ class Packing:
                 saving = total_cost(costs, walk) - total_cost(costs, chosen)
                 chosen = chosen if saving > making else walk
             assignment = tuple((kind, np.flatnonzero(chosen == kind)) for kind in Regime)
-            return cls._from_assignment(groups, dynamics, target, costs, assignment, restricted)
+            return cls.from_assignment(groups, dynamics, target, costs, assignment, restricted)
         options = (regime,) if regime is not None else (None, Regime.WALK, Regime.DENSE)
         plans = [assign(groups, costs, target, option) for option in options]
         assignment = min(plans, key=lambda plan: plan[0])[1]
-        return cls._from_assignment(groups, dynamics, target, costs, assignment, restricted)
+        return cls.from_assignment(groups, dynamics, target, costs, assignment, restricted)
 
     @classmethod
-    def _from_assignment(
+    def from_assignment(
         cls,
         groups: ColumnGroups,
         dynamics: SparsityPattern,
@@ -143,7 +143,7 @@ class Packing:
     def transposed(self) -> Packing:
         """The packing of the transposed plan: X's blocks are this one's M blocks, and back."""
         assignment = tuple(part for block in self.blocks for part in parts_of(block))
-        return self._from_assignment(
+        return self.from_assignment(
             self.groups.transposed,
             self.dynamics.transpose(),
             self.target,

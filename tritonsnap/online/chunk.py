@@ -33,6 +33,7 @@ from tritonsnap.online.backend import (
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.chunk_structure import Chunking, Elementwise, Groups, Piece
+from tritonsnap.online.dynamics import index_like
 from tritonsnap.online.trees import map_tree
 from tritonsnap.ops import influence_gradient, masked_dsmm
 
@@ -274,8 +275,8 @@ def _along_groups(
     shapes = packing.shapes("x")
 
     def end(one: Groups, shape: tuple[int, ...]) -> Any:
-        place = xp.asarray(one.place)[:, None] + 1
-        identity = xp.arange(shape[-1])[None, :] == place
+        place = index_like(stretch.delta, one.place)[:, None]
+        identity = xp.arange(shape[-1])[None, :] == place + 1
         values = xp.astype(identity, stretch.delta.dtype).reshape(shape)
         return xp.broadcast_to(values, (batch, *shape)) + xp.zeros((batch, *(1,) * len(shape)))
 
@@ -371,7 +372,7 @@ def _reordered(values: Any, order: Any) -> Any:
     if order.shape[1] == 0:
         return values[..., :0]
     row = xp.arange(num_groups * size).reshape(num_groups, size, 1) * (length + 1)
-    index = row + xp.asarray(order)[:, None, :]
+    index = row + index_like(values, order)[:, None, :]
     zero = xp.zeros((batch, num_groups, size, 1), dtype=values.dtype)
     bordered = xp.concat([values, zero], axis=-1).reshape(batch, -1)
     return take(bordered, index)

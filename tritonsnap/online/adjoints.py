@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from tritonsnap.online.cell import Cell, Params
 from tritonsnap.online.dynamics import index_like
 
@@ -56,7 +54,6 @@ def parameter_gradients(cell: Cell, sources: Any, preactivation: Any) -> Params:
             continue
         dense = rows[:, begin : begin + size].T @ target
         if linear.pattern is not None:
-            at = [index_like(dense, np.asarray(i)) for i in (linear.rows, linear.units)]
-            dense = dense[at[0], at[1]]
+            dense = dense.reshape(-1)[index_like(dense, linear.place)]
         gradients[linear.name] = dense
     return gradients

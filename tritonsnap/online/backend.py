@@ -61,6 +61,22 @@ def matmul(one: Any, other: Any) -> Any:
     return one @ other
 
 
+def product_over_time(weights: Any, sources: Any) -> Any:
+    """[batch, G, C]: the sum over time of ``weights[t] sources[t]^T`` for each row of the batch.
+
+    Parameters
+    ----------
+    weights : [K, batch, G]
+    sources : [K, batch, C]
+    """
+    xp = namespace_of(weights, sources)
+    if library_of(weights) == "jax":  # which leaves the layout to XLA
+        from jax import lax
+
+        return xp.einsum("kbg,kbc->bgc", weights, sources, precision=lax.Precision.HIGHEST)
+    return xp.moveaxis(weights, 0, -1) @ xp.moveaxis(sources, 0, 1)
+
+
 def sum_batch(array: Any) -> Any:
     """Sum over the first axis; in JAX written out, where XLA's reduction is slow."""
     if library_of(array) == "jax":

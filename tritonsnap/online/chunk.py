@@ -24,6 +24,7 @@ from tritonsnap.online.backend import (
     add_to_first,
     differentiate_loss,
     matmul,
+    product_over_time,
     reset_rows,
     scan,
     sum_batch,
@@ -245,8 +246,7 @@ def _elementwise(
     parts = []
     for piece in one.pieces:
         gain = stretch.at_the_end(rows(stretch.linear.gains[..., piece.target, :]))
-        weight = xp.moveaxis(product * gain, 0, -1)  # [batch, G, K]
-        parts.append(matmul(weight, _shared_sources(stretch, piece)))
+        parts.append(product_over_time(product * gain, _shared_sources(stretch, piece)))
     new = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
     if one.order is not None:
         new = _reordered(new[..., None, :], one.order)[..., 0, :]
@@ -348,9 +348,8 @@ def _product_over_time(weight: Any, piece: Piece, stretch: Stretch) -> Any:
     xp = namespace_of(weight)
     steps, batch, num_groups, num_units, size = weight.shape
     if piece.source is None:
-        together = xp.permute_dims(weight, (1, 2, 4, 3, 0))
-        together = together.reshape(batch, num_groups * size * num_units, steps)
-        product = matmul(together, _shared_sources(stretch, piece))
+        together = xp.swapaxes(weight, 3, 4).reshape(steps, batch, num_groups * size * num_units)
+        product = product_over_time(together, _shared_sources(stretch, piece))
         return product.reshape(batch, num_groups, size, num_units * piece.count)
     sources = take_or_zero(stretch.at_the_end(stretch.linear.sources), piece.source)
     sources = xp.permute_dims(sources, (1, 2, 3, 0, 4))  # [batch, G, U, K, count]
@@ -360,9 +359,9 @@ def _product_over_time(weight: Any, piece: Piece, stretch: Stretch) -> Any:
 
 
 def _shared_sources(stretch: Stretch, piece: Piece) -> Any:
-    """[batch, K, count]: the sources of a piece."""
+    """[K, batch, count]: the sources of a piece."""
     sources = stretch.linear.sources[..., piece.first : piece.first + piece.count]
-    return namespace_of(sources).swapaxes(stretch.at_the_end(sources), 0, 1)
+    return stretch.at_the_end(sources)
 
 
 def _reordered(values: Any, order: Any) -> Any:

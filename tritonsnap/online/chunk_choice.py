@@ -22,6 +22,8 @@ class Chunkings:
         self, chunk: int | Literal["auto"], target: str, length: int, batch: int
     ) -> Chunking | None:
         """How to go through a sequence; None for step by step."""
+        key0 = (chunk,target)
+        if key0 in self._made: return self._made[key0]
         packing = self.structure.plan.packing(target)
         chosen = {}
         for number, block in enumerate(packing.blocks):
@@ -35,4 +37,5 @@ class Chunkings:
         key = (target, steps)
         if key not in self._made:
             self._made[key] = Chunking.build(steps, self.structure, self.dynamics, packing, chosen)
+        self._made[key0]=self._made[key]
         return self._made[key]

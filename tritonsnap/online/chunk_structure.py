@@ -19,6 +19,7 @@ from tritonsnap.online.cell import Cell
 from tritonsnap.online.dynamics import DynamicsStructure
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, Regime, WalkBlock
 from tritonsnap.plan.compact import compact
+from tritonsnap.plan.calibration import calibrated_target
 from tritonsnap.plan.cost import group_costs
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
@@ -174,7 +175,7 @@ class Chunking:
         for number in sorted(chosen):
             block = packing.blocks[number]
             if isinstance(block, ElementwiseBlock):
-                columns = _Columns(structure, cell, block)
+                columns = Columns(structure, cell, block)
                 elementwise.append(Elementwise(number, *columns.pieces(gather=False)))
             else:
                 several.append(number)
@@ -212,12 +213,12 @@ def can_chunk(structure: FactorStructure, block: Block) -> bool:
     """Whether a block can be chunked: an elementwise one must feed one preactivation a group."""
     if not isinstance(block, ElementwiseBlock):
         return True
-    columns = _Columns(structure, None, block)
+    columns = Columns(structure, None, block)
     unit = block.mask_row.astype(np.int64) % structure.num_units
     return bool(np.all((columns.unit == unit[:, None]) | ~columns.inside))
 
 
-class _Columns:
+class Columns:
     """The columns of a block by map, group and unit."""
 
     def __init__(self, structure: FactorStructure, cell: Cell | None, block: Block) -> None:
@@ -313,7 +314,7 @@ def adjoint_plan(
     supports = mask.kinds_as_columns(kinds)
     columns = supports.take_columns(np.repeat(np.arange(len(kinds)), 1 + sizes))
     plan = DsmmPlan(columns, columns, packing.dynamics.transpose())
-    costs = group_costs(plan.groups, plan.dynamics, packing.target)
+    costs = group_costs(plan.groups, plan.dynamics, calibrated_target(packing.target.name))
     ends = np.cumsum([len(block.groups) for block in blocks])
     assignment = []
     for number, end, block in zip(numbers, ends, blocks, strict=True):
@@ -335,7 +336,7 @@ def adjoint_plan(
 def _groups(
     number: int, structure: FactorStructure, cell: Cell, block: Block, adjoint: Block
 ) -> Groups:
-    columns = _Columns(structure, cell, block)
+    columns = Columns(structure, cell, block)
     num_rows = structure.plan.mask.shape[0]
     supports = _supports(adjoint, num_rows)  # [G, S], padded with num_rows
     num_groups, size = supports.shape
@@ -443,7 +444,7 @@ def _own_rows(
     begin = num_rows
     for group in groups:
         parts = group.gain_row.shape[1]
-        columns = _Columns(structure, cell, packing.blocks[group.number])
+        columns = Columns(structure, cell, packing.blocks[group.number])
         emitted = begin + np.arange(int(np.prod(group.gain_row.shape)))
         emitted = emitted.reshape(group.gain_row.shape)  # [G, parts, U]
         owner = np.broadcast_to(np.arange(len(columns.unit))[:, None], columns.unit.shape)

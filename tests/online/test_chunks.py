@@ -1,12 +1,13 @@
 """Chunked time gives what step by step gives."""
 
 from dataclasses import replace
+
 import numpy as np
 import pytest
 from networks import autodiff, largest_difference, problem
 
 from tritonsnap import BPTT, GRU, RNN, RTRL, SnAp
-from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
+from tritonsnap.arrays import namespace, to_numpy
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.plan.blocks import Regime
 

@@ -188,9 +188,9 @@ def _chunk(
         rows.append(xp.zeros_like(linear.state))
     if chunking.groups:
         emitted, start = _along_groups(chunking, ready, stretch)
-        for one, path, first in zip(chunking.groups, emitted, start, strict=True):
-            at = one.number
-            influence[at], columns[at] = _groups(one, influence[at], stretch, path, first)
+        for group, path, first in zip(chunking.groups, emitted, start, strict=True):
+            at = group.number
+            influence[at], columns[at] = _groups(group, influence[at], stretch, path, first)
             rows.append(path[..., 0])
     if chunking.stepped is not None:
         _step_others(learner, chunking, ready, stretch, influence, columns)
@@ -207,7 +207,7 @@ def _chunk(
 def _along_diagonal(
     chunking: Chunking, ready: Prepared, stretch: Stretch
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """lambda and Phi of every row by itself: [K, batch, rows] each, and [batch, rows] at 0."""
+    """The adjoint and Phi of every row by itself: [K, batch, rows] each, and [batch, rows] at 0."""
     assert chunking.diagonal is not None
     d = chunking.diagonal.multiplied(ready.diagonal, stretch.linear, False)
     if chunking.diagonal_place is not None:

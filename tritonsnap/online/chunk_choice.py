@@ -102,7 +102,8 @@ def _cheapest(
 ) -> tuple[int, dict[int, Regime]]:
     """The number of steps and the blocks whose predicted time is least; none to go by steps."""
     values = sum(cost.values for cost in costs) * batch
-    best = (sum(batch * cost.stepping + overhead for cost in costs), 1, {})
+    total = sum(batch * cost.stepping + overhead for cost in costs)
+    best: tuple[float, int, dict[int, Regime]] = (total, 1, {})
     for steps in sorted({_even(length, steps) for steps in _STEPS}):
         chosen: dict[int, Regime] = {}
         total, kept = 0.0, 0

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.dynamics import DynamicsStructure
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, Regime, WalkBlock
-from tritonsnap.plan.compact import compact
 from tritonsnap.plan.calibration import calibrated_target
+from tritonsnap.plan.compact import compact
 from tritonsnap.plan.cost import group_costs
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.packing import Packing
-from tritonsnap.sparsity.pattern import SparsityPattern
 
 _GATHERED, _LEAST_ROWS = 4, 8
 """Sources are gathered for each unit where it has fewer than one in so many of them, and groups
@@ -205,7 +204,7 @@ class Chunking:
             adjoint=adjoint,
             adjoint_dynamics=adjoint_dynamics,
             own_row=_own_rows(structure, cell, packing, elementwise, groups),
-            digest=f"{structure.digest} {packing.digest} {cell.digest} {steps} {sorted(chosen.items())}",
+            digest=f"{structure.digest} {packing.digest} {steps} {sorted(chosen.items())}",
         )
 
 
@@ -232,17 +231,13 @@ class Columns:
         self.num_sources = structure.num_sources
         # units [G, U] of each group, ascending, padded by the first
         units = [
-            np.unique(unit[inside])
-            for unit, inside in zip(self.unit, self.inside, strict=True)
+            np.unique(unit[inside]) for unit, inside in zip(self.unit, self.inside, strict=True)
         ]
         self.units = np.stack(
             [np.pad(u, (0, max(map(len, units)) - len(u)), constant_values=u[0]) for u in units]
         )
         self.slot = np.stack(
-            [
-                np.searchsorted(known, unit)
-                for known, unit in zip(units, self.unit, strict=True)
-            ]
+            [np.searchsorted(known, unit) for known, unit in zip(units, self.unit, strict=True)]
         )
 
     def pieces(self, gather: bool) -> tuple[tuple[Piece, ...], Any]:

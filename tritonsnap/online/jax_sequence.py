@@ -30,8 +30,7 @@ def _run(
     resets: Any,
     readout: Any,
 ) -> Any:
-    return learner.run(
-        chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
+    return learner.run(chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
 
 
 def run(learner: Learner, *arguments: Any) -> Any:

@@ -190,9 +190,7 @@ class SnAp(Learner):
         packing = self.plan.packing_for(xs)
         if chunk == 1 or packing.target.canonical:
             if chunk not in ("auto", 1):
-                raise ValueError(
-                    f"`chunk` must be 'auto' or 1 for tensors on a GPU, got {chunk!r}"
-                )
+                raise ValueError(f"`chunk` must be 'auto' or 1 for tensors on a GPU, got {chunk!r}")
             return None
         host = self.__dict__.get("host", self)
         return host.chunkings.find(chunk, packing.target.name, *xs.shape[:2])

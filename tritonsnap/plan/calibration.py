@@ -73,7 +73,8 @@ def calibrated_target(name: str) -> Target:
     except ValueError as error:
         _warn_once(f"costs passed over: {error}")
         return target
-    return replace(target, **costs.get(name, {}))
+    known: dict[str, Any] = {**costs.get(name, {})}
+    return replace(target, **known)
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:

@@ -116,6 +116,7 @@ class Packing:
         assignment: Assignment,
         restricted: bool,
     ) -> Packing:
+        """Lay out blocks of given groups in given regimes."""
         if target.canonical:
             blocks: tuple[AnyBlock, ...] = _canonical(groups, assignment, dynamics)
         else:

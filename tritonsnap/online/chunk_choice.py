@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from tritonsnap.plan.calibration import calibrated_target
 from tritonsnap.plan.cost import Target
 from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.packing import Packing
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from tritonsnap.online.snap import SnAp
 
 _STEPS = (16, 32, 64, 128)
 _LEAST_STEPS = 8
@@ -173,3 +178,22 @@ def _block_cost(
         values=values,
         kept=emitted,
     )
+
+
+def predicted_seconds(
+    learner: SnAp, chunk: int | Literal["auto"], target: str, length: int, batch: int
+) -> float:
+    """What the influence of a sequence is predicted to take, without the forward pass."""
+    costs = learner.chunkings.costs(target)
+    overhead = calibrated_target(target).block
+    chosen: Container[int]
+    if chunk == "auto":
+        steps, chosen = _cheapest(costs, length, batch, overhead)
+    else:
+        steps = int(chunk)
+        chosen = {n for n, c in enumerate(costs) if steps > 1 and c.regime is not None}
+    each = sum(
+        batch * (cost.chunked(steps) if number in chosen else cost.stepping) + overhead
+        for number, cost in enumerate(costs)
+    )
+    return length * each * 1e-9

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 SIZES = {
     "dense": {"inputs": 3, "hidden": 6},
     "sparse": {"inputs": 4, "hidden": 9, "density": 0.25, "input_density": 0.5, "seed": 1},
-    "thin": {"inputs": 2, "hidden": 40, "density": 0.04, "seed": 2},
+    "thin": {"inputs": 2, "hidden": 24, "density": 0.07, "seed": 2},
 }
 CELLS = [
     pytest.param(kind(**sizes), id=f"{kind.__name__}-{name}")

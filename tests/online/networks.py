@@ -31,12 +31,12 @@ class Problem:
     def sequence(self) -> tuple:
         return self.xs, self.ys, self.loss, self.mask, self.resets
 
-    def run(self, learner, carry=None):
+    def run(self, learner, carry=None, **options):
         """Loss, gradients as NumPy arrays by name, and the new carry."""
         batch, like = self.xs.shape[1], library(self.xs)
         carry = learner.init(batch, like=like, dtype="float64") if carry is None else carry
         loss, (own, readout), carry = learner.sequence(
-            self.params, carry, *self.sequence, readout=self.readout
+            self.params, carry, *self.sequence, readout=self.readout, **options
         )
         return float(loss), named(own, readout), carry
 

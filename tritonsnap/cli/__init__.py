@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import tritonsnap
-from tritonsnap.cli import doctor, explain, kan, train, tune
+from tritonsnap.cli import calibrate, doctor, explain, kan, train, tune
 from tritonsnap.cli.errors import UserError
 
 SUBCOMMANDS: dict[str, Any] = {
@@ -16,6 +16,7 @@ SUBCOMMANDS: dict[str, Any] = {
     "explain": explain,
     "kan": kan,
     "tune": tune,
+    "calibrate": calibrate,
     "doctor": doctor,
 }
 """Every module has a docstring, `add_options(parser)` and `run(arguments) -> exit code`."""

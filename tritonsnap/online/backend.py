@@ -9,6 +9,8 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from tritonsnap.arrays import Library, library_of, namespace_of
 from tritonsnap.online.trees import map_tree
 
@@ -28,23 +30,104 @@ def untracked(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def scan(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tuple[Any, Any]:
+def scan(
+    body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, *, reverse: bool = False
+) -> tuple[Any, Any]:
     """Run ``carry, y = body(carry, x)`` over the first axis of the leaves of `xs`.
 
-    As `jax.lax.scan`; a loop in the other libraries. Returns the last carry and the stacked `y`.
+    As `jax.lax.scan`; a loop in the other libraries. With `reverse` it goes from the last entry to
+    the first. Returns the last carry and the stacked `y`, each at the place of its `x`.
     """
     leaves: list[Any] = []
     map_tree(leaves.append, xs)
     if library_of(leaves[0]) == "jax":
         from jax import lax
 
-        return lax.scan(body, carry, xs)
+        return lax.scan(body, carry, xs, reverse=reverse)
     outputs = []
-    for step in range(leaves[0].shape[0]):
+    length = leaves[0].shape[0]
+    for step in range(length - 1, -1, -1) if reverse else range(length):
         carry, y = body(carry, map_tree(lambda leaf, step=step: leaf[step], xs))
         outputs.append(y)
     xp = namespace_of(leaves[0])
-    return carry, map_tree(lambda *rows: xp.stack(rows), *outputs) if outputs else None
+    ordered = outputs[::-1] if reverse else outputs
+    return carry, map_tree(lambda *rows: xp.stack(rows), *ordered) if outputs else None
+
+
+def matmul(one: Any, other: Any) -> Any:
+    """Products of matrices at the full precision of their dtype, on a GPU too."""
+    if library_of(one, other) == "jax":
+        from jax import lax
+
+        return namespace_of(one).matmul(one, other, precision=lax.Precision.HIGHEST)
+    return one @ other
+
+
+def product_over_time(weights: Any, sources: Any) -> Any:
+    """[batch, G, C]: the sum over time of ``weights[t] sources[t]^T`` for each row of the batch.
+
+    Parameters
+    ----------
+    weights : [K, batch, G]
+    sources : [K, batch, C]
+    """
+    xp = namespace_of(weights, sources)
+    if library_of(weights) == "jax":  # which leaves the layout to XLA
+        from jax import lax
+
+        return xp.einsum("kbg,kbc->bgc", weights, sources, precision=lax.Precision.HIGHEST)
+    return xp.moveaxis(weights, 0, -1) @ xp.moveaxis(sources, 0, 1)
+
+
+def sum_batch(array: Any) -> Any:
+    """Sum over the first axis; in JAX written out, where XLA's reduction is slow."""
+    if library_of(array) == "jax":
+        from tritonsnap.ops.influence_gradient.jax import sum_rows
+
+        return sum_rows(array, 1)
+    return array.sum(axis=0)
+
+
+def reset_rows(values: Any, reset: Any) -> Any:
+    """Values [batch, ...] with the rows in `reset` [batch] zeroed, NaN or not."""
+    if reset is None:
+        return values
+    xp = namespace_of(values)
+    rows = reset.reshape(-1, *(1,) * (values.ndim - 1))
+    return xp.where(rows, xp.zeros_like(values), values)
+
+
+def index_like(values: Any, index: Any) -> Any:
+    """An index array in the form that the library of `values` indexes with."""
+    if isinstance(values, np.ndarray) or not isinstance(index, np.ndarray):
+        return index
+    xp = namespace_of(values)
+    return xp.asarray(index.astype(np.int64)) if hasattr(values, "requires_grad") else index
+
+
+def take(values: Any, index: Any, axis: int = -1) -> Any:
+    """Entries along a (negative) axis at an index array of any shape, all of them in bounds."""
+    if library_of(values) == "jax":
+        from tritonsnap.ops.masked_dsmm.jax import take as take_in_bounds
+
+        return take_in_bounds(values, namespace_of(values).asarray(index), axis)
+    return values[(..., index_like(values, index), *(slice(None),) * (-axis - 1))]
+
+
+def take_or_zero(values: Any, index: Any, axis: int = -1) -> Any:
+    """As `take`; an index one past the last gives zero."""
+    xp = namespace_of(values)
+    shape = list(values.shape)
+    shape[axis] = 1
+    return take(xp.concat([values, xp.zeros(shape, dtype=values.dtype)], axis=axis), index, axis)
+
+
+def add_to_first(block: Any, rows: Any) -> Any:
+    """`block` [..., W] with `rows` [...] added to its first column; in place where that can be."""
+    if library_of(block) == "jax":
+        return block.at[..., 0].add(rows)
+    block[..., 0] += rows
+    return block
 
 
 def transforms(library: Library) -> Any:
@@ -58,15 +141,6 @@ def derivative(function: Callable[[Any], dict[str, Any]], at: Any) -> dict[str, 
     ones = xp.ones_like(at)
     changes: dict[str, Any] = transforms(library_of(at)).jvp(function, (at,), (ones,))[1]
     return changes
-
-
-def reset_rows(values: Any, reset: Any) -> Any:
-    """Values [batch, ...] with the rows in `reset` [batch] zeroed, NaN or not."""
-    if reset is None:
-        return values
-    xp = namespace_of(values)
-    rows = reset.reshape(-1, *(1,) * (values.ndim - 1))
-    return xp.where(rows, xp.zeros_like(values), values)
 
 
 def differentiate_loss(

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tritonsnap.arrays import Library, namespace, namespace_of
+from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
-from tritonsnap.online.dynamics import index_like
 from tritonsnap.online.learner import Learner, LossFunction
-from tritonsnap.online.tangents import preactivation_adjoint
 from tritonsnap.online.trees import map_tree
 
 
@@ -75,7 +72,7 @@ class BPTT(Learner):
         adjoint, total = dL_dstate, None
         for moment in reversed(carry.influence):
             preactivation = preactivation_adjoint(self.cell, moment.linear.gains, adjoint)
-            new = self._parameter_gradients(moment.linear.sources, preactivation)
+            new = parameter_gradients(self.cell, moment.linear.sources, preactivation)
             total = new if total is None else map_tree(lambda a, b: a + b, total, new)
             adjoint = self._back(moment.kernels, moment.linear.own, preactivation, adjoint)
             if moment.reset is not None:
@@ -115,11 +112,9 @@ class BPTT(Learner):
             return self._reset_state(adjoint, reset), preactivation
 
         xp = namespace_of(xs)
-        reverse = map_tree(
-            lambda leaf: xp.flip(leaf, axis=0), (linear.gains, linear.own, deltas, resets)
-        )
-        _, preactivations = scan(backward, xp.zeros_like(state), reverse)
-        gradients = self._parameter_gradients(linear.sources, xp.flip(preactivations, axis=0))
+        moments = (linear.gains, linear.own, deltas, resets)
+        _, preactivations = scan(backward, xp.zeros_like(state), moments, reverse=True)
+        gradients = parameter_gradients(self.cell, linear.sources, preactivations)
         carry = Carry(state, (), carry.step + xs.shape[0])
         return loss, gradients if readout is None else (gradients, of_readout), carry
 
@@ -147,24 +142,6 @@ class BPTT(Learner):
                 flow = flow + (own[..., :, number, :] * split).sum(axis=-2)
             parts.append(flow)
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
-
-    def _parameter_gradients(self, sources: Any, preactivation: Any) -> Params:
-        """Gradients of all parameters, summed over all leading axes."""
-        rows = sources.reshape(-1, sources.shape[-1])
-        gradients = {}
-        for linear in self.cell.maps:
-            begin, size = self.cell.sources[linear.source]
-            target = preactivation[..., self.cell.targets.index(linear.target), :]
-            target = target.reshape(-1, self.cell.hidden)
-            if linear.source == "one":
-                gradients[linear.name] = target.sum(axis=0)
-                continue
-            dense = rows[:, begin : begin + size].T @ target
-            if linear.pattern is not None:
-                at = [index_like(dense, np.asarray(i)) for i in (linear.rows, linear.units)]
-                dense = dense[at[0], at[1]]
-            gradients[linear.name] = dense
-        return gradients
 
     def __repr__(self) -> str:
         return f"BPTT({self.cell!r})"

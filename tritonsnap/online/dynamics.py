@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
+from tritonsnap.online.backend import index_like
 from tritonsnap.online.cell import Cell, Linearization, Params
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.plan.compact import compact
@@ -138,6 +140,39 @@ class DynamicsStructure:
             weighted=weighted,
         )
 
+    def take(self, place: NDArray[np.integer], rows: NDArray[np.integer]) -> DynamicsStructure:
+        """The structure of only the entries at `place`, in that order.
+
+        `rows` are those of all entries of this one.
+        """
+        own_index = None
+        if self.cell.own_parts:
+            own_index = place if self.own_index is None else self.own_index[place]
+            if np.array_equal(own_index, np.arange(len(self.cell.parts) ** 2 * self.cell.hidden)):
+                own_index = None
+        row = rows[place]
+        return replace(
+            self,
+            weight_index=tuple(index[place] for index in self.weight_index),
+            row=None if np.array_equal(row, np.arange(self.cell.rows)) else compact(row),
+            own_index=None if own_index is None else compact(own_index),
+        )
+
+    def arrays(self) -> list[Any]:
+        """Every index array, in a fixed order."""
+        arrays = [*self.weight_index, self.row, self.own_index]
+        return [array for array in arrays if array is not None]
+
+    def with_arrays(self, arrays: Iterator[Any], cell: Cell | None = None) -> DynamicsStructure:
+        """The same structure reading other arrays, and another cell, as operands of a program."""
+        return replace(
+            self,
+            cell=cell or self.cell,
+            weight_index=tuple(next(arrays) for _ in self.weight_index),
+            row=None if self.row is None else next(arrays),
+            own_index=None if self.own_index is None else next(arrays),
+        )
+
     def prepare(self, params: Params, dense: bool) -> tuple[Any, ...]:
         """The recurrent weights of each target, where D has entries (or as [rows, rows])."""
         weights: dict[str, Any] = {}
@@ -169,6 +204,15 @@ class DynamicsStructure:
         if total is None:  # no path at all
             total = step.state[..., :0]
         return Operand(total, None)
+
+    def multiplied(self, weights: tuple[Any, ...], step: Linearization, dense: bool) -> Any:
+        """D of a step as one array: `operand` with its scale multiplied out."""
+        d, scale = self.operand(weights, step, dense)
+        if scale is None:
+            return d
+        if dense:
+            return scale[..., None] * d
+        return (scale if self.row is None else _take(scale, self.row)) * d
 
     def _own_values(self, own: Any) -> Any:
         flat = own.reshape(*own.shape[:-3], own.shape[-3] * own.shape[-2] * own.shape[-1])
@@ -231,11 +275,3 @@ def _at(values: Any, index: Any) -> Any:
 
 def _take(values: Any, index: Any) -> Any:
     return values[..., index_like(values, index)]
-
-
-def index_like(values: Any, index: Any) -> Any:
-    """An index array in the form that the library of `values` indexes with."""
-    if isinstance(values, np.ndarray) or not isinstance(index, np.ndarray):
-        return index
-    xp = namespace_of(values)
-    return xp.asarray(index.astype(np.int64)) if hasattr(values, "requires_grad") else index

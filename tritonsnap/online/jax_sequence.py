@@ -11,6 +11,7 @@ import jax
 
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.cell import Cell
+from tritonsnap.online.chunk_structure import Chunking, map_arrays
 from tritonsnap.online.learner import Learner, LossFunction
 from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
@@ -26,6 +27,7 @@ from tritonsnap.plan.jax_tree import Static, forward_only, on_device
 @partial(jax.jit, static_argnames="loss_fn")
 def _run(
     learner: Learner,
+    chunking: Chunking | None,
     params: Any,
     carry: Any,
     xs: Any,
@@ -35,11 +37,11 @@ def _run(
     resets: Any,
     readout: Any,
 ) -> Any:
-    return learner.run_sequence(params, carry, xs, ys, loss_fn, mask, resets, readout)
+    return learner.run(chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
 
 
 def run(learner: Learner, *arguments: Any) -> Any:
-    """`Learner.run_sequence`, compiled once for each loss function and each set of shapes."""
+    """`Learner.run`, compiled once for each loss function and each set of shapes."""
     return _run(learner, *arguments)
 
 
@@ -66,11 +68,9 @@ def view_of(host: Learner) -> Any:
 
 def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     dynamics = learner.dynamics
-    arrays = [*dynamics.weight_index, dynamics.row, dynamics.own_index]
-    kept = [array for array in arrays if array is not None]
     host = learner.__dict__.get("host", learner)
     digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
-    children = (learner.structure, on_device(kept, dynamics), places_of(learner.cell))
+    children = (learner.structure, on_device(dynamics.arrays(), dynamics), places_of(learner.cell))
     return children, Static(host, digest)
 
 
@@ -81,13 +81,7 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
     view.__dict__["structure"] = structure
     if isinstance(arrays, list):  # else a placeholder of a tree transformation
         view.cell = with_places(host.cell, places)
-        dynamics, rest = host.dynamics, iter(arrays)
-        weights = tuple(next(rest) for _ in dynamics.weight_index)
-        row = None if dynamics.row is None else next(rest)
-        own = None if dynamics.own_index is None else next(rest)
-        view.__dict__["dynamics"] = replace(
-            dynamics, cell=view.cell, weight_index=weights, row=row, own_index=own
-        )
+        view.__dict__["dynamics"] = host.dynamics.with_arrays(iter(arrays), view.cell)
     return view
 
 
@@ -135,6 +129,46 @@ jax.tree_util.register_pytree_node(
 )
 for form in (UnfactoredSnAp, UnfactoredRTRL):
     jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
+
+
+def _flatten_chunking(chunking: Chunking) -> tuple[Any, Static]:
+    host = chunking.host or chunking
+    parts = (chunking.elementwise, chunking.groups, chunking.diagonal_place, chunking.own_row)
+    arrays: list[Any] = []
+    map_arrays(arrays.append, parts)
+    structures = [one for one in (chunking.diagonal, chunking.adjoint_dynamics) if one is not None]
+    arrays += [a for one in structures for a in one.arrays()]
+    children = (on_device(arrays, chunking), chunking.adjoint, chunking.stepped)
+    return children, Static(host, host.digest)
+
+
+def _unflatten_chunking(static: Static, children: Any) -> Chunking:
+    host: Chunking = static.value
+    arrays, adjoint, stepped = children
+    if not isinstance(arrays, list):  # a placeholder of a tree transformation
+        return host
+    rest = iter(arrays)
+    parts = (host.elementwise, host.groups, host.diagonal_place, host.own_row)
+    elementwise, groups, diagonal_place, own_row = map_arrays(lambda _: next(rest), parts)
+    diagonal, dynamics = (
+        None if one is None else one.with_arrays(rest)
+        for one in (host.diagonal, host.adjoint_dynamics)
+    )
+    return replace(
+        host,
+        elementwise=elementwise,
+        groups=groups,
+        stepped=stepped,
+        diagonal=diagonal,
+        diagonal_place=diagonal_place,
+        adjoint=adjoint,
+        adjoint_dynamics=dynamics,
+        own_row=own_row,
+        host=host,
+    )
+
+
+jax.tree_util.register_pytree_node(Chunking, _flatten_chunking, _unflatten_chunking)
 for kind in (SnAp, RTRL, RFLO):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
 for plain in (BPTT, UORO, UnfactoredBPTT):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
 from tritonsnap.arrays import (
     Library,
@@ -22,6 +22,9 @@ from tritonsnap.online.trees import leaves_of, named_leaves
 
 if TYPE_CHECKING:
     from tritonsnap.online.stack.network import Stack
+
+if TYPE_CHECKING:
+    from tritonsnap.online.chunk_structure import Chunking
 
 LossFunction = Callable[..., Any]
 
@@ -118,6 +121,7 @@ class Learner(ABC):
         resets: Any = None,
         *,
         readout: Any = None,
+        chunk: int | Literal["auto"] = "auto",
     ) -> tuple[Any, Any, Carry]:
         """Go through a sequence and add up its gradient.
 
@@ -134,13 +138,19 @@ class Learner(ABC):
         loss_fn
             ``loss_fn(state, y)``, or ``loss_fn(readout, state, y)`` where `readout` is given:
             losses [batch]. JAX and torch differentiate any function; NumPy needs one with a method
-            `gradients`, such as `Readout`.
+            `gradients`, such as `Readout`. Where time is chunked it is called with [K, batch, ...]
+            and gives losses [K, batch].
         mask : [T, batch], optional
             What each loss is multiplied by.
         resets : bool [T, batch], optional
             Rows whose state and influence are zeroed before that step's input is read.
         readout
             Parameters of the loss function.
+        chunk
+            Steps K that are gone through at once: the influence is then read and written once a
+            chunk in place of once a step, at a memory of K steps; results are equal to rounding.
+            1 goes step by step, "auto" takes what the cost model predicts to be fastest. Only
+            `SnAp` and `RTRL` on the CPU and in JAX have chunks.
 
         Returns
         -------
@@ -157,11 +167,31 @@ class Learner(ABC):
             That name the argument, for wrong shapes, dtypes or mixed libraries.
         """
         self._check_sequence(params, carry, xs, ys, mask, resets)
+        chunking = self.chunking(chunk, xs)
         if library_of(xs) == "jax":
             from tritonsnap.online.jax_sequence import run
 
-            return run(self, params, carry, xs, ys, loss_fn, mask, resets, readout)
-        return self.run_sequence(params, carry, xs, ys, loss_fn, mask, resets, readout)
+            return run(self, chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
+        return self.run(chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
+
+    def chunking(self, chunk: int | Literal["auto"], xs: Any) -> Chunking | None:
+        """How `sequence` goes through `xs` [T, batch, inputs]; None for step by step.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If `chunk` is neither "auto" nor an integer of at least 1, or this learner cannot do it.
+        """
+        check_chunk(chunk)
+        if chunk not in ("auto", 1):
+            raise ValueError(
+                f"`chunk` must be 'auto' or 1 for {type(self).__name__}, got {chunk!r}"
+            )
+        return None
+
+    def run(self, chunking: Chunking | None, *arguments: Any) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        return self.run_sequence(*arguments)
 
     @abstractmethod
     def run_sequence(
@@ -175,7 +205,7 @@ class Learner(ABC):
         resets: Any,
         readout: Any,
     ) -> tuple[Any, Any, Carry]:
-        """`sequence` on checked arguments, without compiling."""
+        """`sequence` on checked arguments, step by step, without compiling."""
 
     def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
         check_integer("batch", batch, 1)
@@ -286,3 +316,9 @@ def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -
         raise TypeError(f"`{name}` must be boolean, got {mask.dtype}")
     if not any(kind in str(mask.dtype) for kind in ("bool", "int", "float")):
         raise TypeError(f"`{name}` must hold real numbers, got {mask.dtype}")
+
+
+def check_chunk(chunk: Any) -> None:
+    """Raise unless `chunk` is "auto" or an integer of at least 1."""
+    if not (isinstance(chunk, str) and chunk == "auto"):
+        check_integer("chunk", chunk, 1, allowed="'auto' or an integer")

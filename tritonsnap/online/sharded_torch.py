@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tritonsnap.arrays import Library
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
+from tritonsnap.online.learner import Learner
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.trees import map_tree
 from tritonsnap.plan.factors import FactorStructure
@@ -54,6 +55,8 @@ class Sharded(SnAp):
         If the mesh has other axes or more processes along ``columns`` than there are columns, or
         the processes were given different learners.
     """
+
+    chunking = Learner.chunking  # a chunk has gradients that are not by column
 
     def __init__(self, learner: SnAp, mesh: DeviceMesh) -> None:
         if type(learner) not in (SnAp, RTRL):  # what others override would be lost

@@ -12,12 +12,15 @@ from tritonsnap.checks import check_choice
 from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
+from tritonsnap.online.chunk import run_chunks
+from tritonsnap.online.chunk_choice import Chunkings
+from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import (
     DynamicsStructure,
     dynamics_pattern,
     immediate_pattern,
 )
-from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.learner import Learner, LossFunction, check_chunk
 from tritonsnap.online.trees import map_tree
 from tritonsnap.ops import influence_gradient, influence_step, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -182,7 +185,7 @@ class SnAp(Learner):
         resets: Any,
         readout: Any,
     ) -> tuple[Any, Any, Carry]:
-        """`sequence` on checked arguments, without compiling."""
+        """`sequence` on checked arguments, step by step, without compiling."""
         ready = self.prepare(params)
         xp = namespace_of(xs)
         packing = self.plan.packing_for(xs)
@@ -211,6 +214,31 @@ class SnAp(Learner):
         if readout is None:
             return total, by_parameter, carry
         return total, (by_parameter, readout_gradients), carry
+
+    def chunking(self, chunk: int | Literal["auto"], xs: Any) -> Chunking | None:
+        """How `sequence` goes through `xs`; see `Learner.chunking`.
+
+        A number chunks every block, "auto" those for which the cost model predicts a gain.
+        """
+        check_chunk(chunk)
+        packing = self.plan.packing_for(xs)
+        if chunk == 1 or packing.target.canonical:
+            if chunk not in ("auto", 1):
+                raise ValueError(f"`chunk` must be 'auto' or 1 for tensors on a GPU, got {chunk!r}")
+            return None
+        host = self.__dict__.get("host", self)
+        return host.chunkings.find(chunk, packing.target.name, *xs.shape[:2])
+
+    @cached_property
+    def chunkings(self) -> Chunkings:
+        """The ways through a sequence that were asked for so far."""
+        return Chunkings(self.structure, self.dynamics)
+
+    def run(self, chunking: Chunking | None, *arguments: Any) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        if chunking is None:
+            return self.run_sequence(*arguments)
+        return run_chunks(self, chunking, *arguments)
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tritonsnap.arrays import namespace_of
+from tritonsnap.online.adjoints import preactivation_adjoint
+from tritonsnap.online.backend import index_like
 from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
-from tritonsnap.online.dynamics import index_like
 
 
 def state_tangent(cell: Cell, ready: Prepared, linear: Linearization, tangent: Any) -> Any:
@@ -35,15 +36,6 @@ def state_tangent(cell: Cell, ready: Prepared, linear: Linearization, tangent: A
         split = tangent.reshape(*tangent.shape[:-1], 1, len(cell.parts), size)
         result = result + (linear.own * split).sum(axis=-2).reshape(tangent.shape)
     return result
-
-
-def preactivation_adjoint(cell: Cell, gains: Any, adjoint: Any) -> Any:
-    """[..., targets, units]: the gradient in every preactivation of that in the new state."""
-    through = gains * adjoint[..., None, :]
-    if len(cell.parts) == 1:
-        return through
-    shape = (*through.shape[:-1], len(cell.parts), cell.hidden)
-    return through.reshape(shape).sum(axis=-2)
 
 
 def parameter_adjoint(cell: Cell, linear: Linearization, adjoint: Any) -> Params:

@@ -94,10 +94,10 @@ class Packing:
         """
         costs = group_costs(groups, dynamics, target)
         _, assignment = choose(groups, dynamics.shape, costs, target, restricted, regime)
-        return cls._from_assignment(groups, dynamics, target, costs, assignment, restricted)
+        return cls.from_assignment(groups, dynamics, target, costs, assignment, restricted)
 
     @classmethod
-    def _from_assignment(
+    def from_assignment(
         cls,
         groups: ColumnGroups,
         dynamics: SparsityPattern,
@@ -106,6 +106,7 @@ class Packing:
         assignment: Assignment,
         restricted: bool,
     ) -> Packing:
+        """Lay out blocks of given groups in given regimes."""
         if target.canonical:
             blocks: tuple[AnyBlock, ...] = _canonical(groups, assignment, dynamics)
         else:
@@ -133,7 +134,7 @@ class Packing:
     def transposed(self) -> Packing:
         """The packing of the transposed plan: X's blocks are this one's M blocks, and back."""
         assignment = tuple(part for block in self.blocks for part in parts_of(block))
-        return self._from_assignment(
+        return self.from_assignment(
             self.groups.transposed,
             self.dynamics.transpose(),
             self.target,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
+from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
 from tritonsnap.online.learner import LossFunction, form_of
 from tritonsnap.online.stack.feed_forward import FeedForward
-from tritonsnap.online.stack.inputs import preactivation_adjoint
 from tritonsnap.online.stack.learner import StackLearner
 from tritonsnap.online.trees import map_tree
 
@@ -144,7 +144,7 @@ class StackBPTT(StackLearner, BPTT):
             moment, found = moments[number], {}
             if at is not None and isinstance(layer, Cell):
                 through = preactivation_adjoint(layer, moment.gains, at)
-                found = self.learners[number]._parameter_gradients(moment.sources, through)
+                found = parameter_gradients(self.learners[number].cell, moment.sources, through)
             if at is not None and isinstance(layer, FeedForward):
                 found = layer.gradients(layers[number], moment, at)
             by_layer.append(found)

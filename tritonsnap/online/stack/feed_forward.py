@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
 from tritonsnap.checks import check_choice, check_instance, check_integer, check_number, check_share
+from tritonsnap.online.backend import index_like
 from tritonsnap.online.cell import Params
-from tritonsnap.online.dynamics import index_like
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.sparsity.pattern import SparsityPattern
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tritonsnap.arrays import namespace_of
+from tritonsnap.online.adjoints import preactivation_adjoint
 from tritonsnap.online.cell import Cell, Prepared
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -51,11 +52,3 @@ def input_adjoint(cell: Cell, kernel: Any, gains: Any, delta: Any) -> Any:
     through = preactivation_adjoint(cell, gains, delta)
     targets = [cell.targets.index(linear.target) for linear in input_maps(cell)]
     return xp.concat([through[..., target, :] for target in targets], axis=-1) @ kernel.T
-
-
-def preactivation_adjoint(cell: Cell, gains: Any, delta: Any) -> Any:
-    """[..., targets, units]: the gradient in every preactivation."""
-    through = gains * delta[..., None, :]
-    if len(cell.parts) == 1:
-        return through
-    return through.reshape(*through.shape[:-1], len(cell.parts), cell.hidden).sum(axis=-2)

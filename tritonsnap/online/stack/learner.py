@@ -26,6 +26,7 @@ class StackLearner(Learner):
     """
 
     network: ClassVar = Stack
+    chunking = Learner.chunking  # step by step
 
     @property
     def stack(self) -> Stack:

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
+from tritonsnap.online.backend import differentiate_loss, index_like, reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
-from tritonsnap.online.dynamics import index_like
-from tritonsnap.online.learner import LossFunction, form_of
+from tritonsnap.online.learner import Learner, LossFunction, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.trees import map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
@@ -33,6 +32,7 @@ class UnfactoredSnAp(SnAp):
 
     network: ClassVar[type] = UnfactoredCell
     cell: Any
+    chunking = Learner.chunking  # which needs factors
 
     @cached_property
     def plan(self) -> DsmmPlan:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
+from tritonsnap.online.backend import index_like
 from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.cells import GRU, sigmoid
-from tritonsnap.online.dynamics import index_like
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell
 from tritonsnap.plan.compact import compact

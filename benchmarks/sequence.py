@@ -1,0 +1,261 @@
+"""The gradient of a whole sequence: SnAp-n and exact RTRL, chunked or step by step, against BPTT.
+
+``python -m benchmarks.sequence [--quick] [--repeats N] [--limit SECONDS]`` times, interleaved in
+one run, the compiled gradient of 192 steps (64 inputs, batch 8, float32, JAX on the CPU) for
+networks of several sizes and densities, and takes the peak memory from XLA's analysis. Variants:
+
+- ``step``, ``chunk 64``, ``auto``: `SnAp.sequence` with that `chunk`;
+- ``BPTT``: `BPTT.sequence`, the baseline of the ratios; ``BPTT by jax.grad``;
+- ``dense, masked``: how the SnAp authors' released code works: a dense product ``D J`` of the whole
+  influence, masked afterwards.
+
+What is predicted to take longer than the limit, or more than 4 GB, is not run: the table gives the
+prediction. A last part compares memory over the length of the sequence.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from tqdm import tqdm
+
+from benchmarks.report import (
+    Row,
+    compare,
+    environment,
+    markdown_table,
+    measure,
+    new_figure,
+    results_path,
+    save_figure,
+    write_report,
+)
+from tritonsnap import BPTT, GRU, RNN, Cell, SnAp
+from tritonsnap.online.chunk_choice import predicted_seconds
+from tritonsnap.online.jax_sequence import _run
+from tritonsnap.online.learner import Learner
+
+INPUTS, BATCH, STEPS = 64, 8, 192
+BASELINE = "BPTT"
+ORDERS: tuple[int | None, ...] = (1, 2, 3, None)
+CHUNKS: dict[str, Any] = {"step": 1, "chunk 64": 64, "auto": "auto"}
+MOST_BYTES = 4 << 30
+
+
+def squared_error(state: jax.Array, y: jax.Array) -> jax.Array:
+    """The loss of each row and step."""
+    return ((state - y) ** 2).sum(axis=-1)
+
+
+class Problem:
+    """A network and a sequence."""
+
+    def __init__(self, cell: Cell, steps: int = STEPS) -> None:
+        rng = np.random.default_rng(0)
+        self.cell = cell
+        self.params = cell.init(0, like="jax")
+        self.xs = jnp.asarray(rng.normal(size=(steps, BATCH, INPUTS)), jnp.float32)
+        self.ys = jnp.asarray(rng.normal(size=(steps, BATCH, cell.hidden)), jnp.float32)
+
+    def compiled(self, learner: Learner, chunk: Any) -> tuple[Callable[[], Any], int]:
+        """The gradient of the sequence as a function, and the bytes that it needs at once."""
+        carry = learner.init(BATCH, like="jax")
+        chunking = learner.chunking(chunk, self.xs)
+        before = (learner, chunking, self.params, carry, self.xs, self.ys)
+        after = (None, None, None)
+        program = _run.lower(*before, squared_error, *after).compile()
+        return partial(program, *before, *after), peak(program)
+
+    def by_autodiff(self) -> tuple[Callable[[], Any], int]:
+        """The same by `jax.grad` through a scan."""
+
+        def loss(params: Any, xs: jax.Array, ys: jax.Array) -> jax.Array:
+            ready = self.cell.prepare(params)
+
+            def body(state: jax.Array, pair: Any) -> tuple[jax.Array, jax.Array]:
+                state = self.cell.step(ready, state, pair[0])
+                return state, squared_error(state, pair[1]).sum()
+
+            start = jnp.zeros((BATCH, self.cell.rows), xs.dtype)
+            return lax.scan(body, start, (xs, ys))[1].sum()
+
+        arguments = (self.params, self.xs, self.ys)
+        program = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compile()
+        return partial(program, *arguments), peak(program)
+
+    def masked_afterwards(self, learner: SnAp) -> tuple[Callable[[], Any], int]:
+        """The same as the SnAp authors' code: J is dense, D J is computed whole, then masked."""
+        cell, rows = self.cell, self.cell.rows
+        mask = jnp.asarray(learner.plan.mask.to_dense(), jnp.float32)
+        flat = {
+            linear.name: linear.flat(jnp.asarray(self.params[linear.name])) for linear in cell.maps
+        }
+
+        def run(mask: jax.Array, flat: Any, xs: jax.Array, ys: jax.Array) -> Any:
+            def step(flat: Any, state: jax.Array, x: jax.Array) -> jax.Array:
+                params = {linear.name: linear.shaped(flat[linear.name]) for linear in cell.maps}
+                return cell.step(cell.prepare(params), state[None], x[None])[0]
+
+            immediate = jax.vmap(jax.jacrev(step), in_axes=(None, 0, 0))
+            dynamics = jax.vmap(jax.jacrev(step, argnums=1), in_axes=(None, 0, 0))
+
+            def body(carry: Any, pair: Any) -> tuple[Any, None]:
+                state, influence, gradient = carry
+                x, y = pair
+                own = immediate(flat, state, x)
+                own = jnp.concatenate([own[linear.name] for linear in cell.maps], axis=-1)
+                influence = (dynamics(flat, state, x) @ influence + own) * mask
+                state = jax.vmap(step, in_axes=(None, 0, 0))(flat, state, x)
+                delta = jax.grad(lambda state: squared_error(state, y).sum())(state)
+                return (
+                    state,
+                    influence,
+                    gradient + jnp.einsum("bm,bmp->p", delta, influence),
+                ), None
+
+            start = (
+                jnp.zeros((BATCH, rows)),
+                jnp.zeros((BATCH, rows, cell.num_parameters)),
+                jnp.zeros(cell.num_parameters),
+            )
+            return lax.scan(body, start, (xs, ys))[0][2]
+
+        arguments = (mask, flat, self.xs, self.ys)
+        program = jax.jit(run).lower(*arguments).compile()
+        return partial(program, *arguments), peak(program)
+
+
+def peak(program: Any) -> int:
+    """Bytes of arguments, results and temporary values of a compiled program."""
+    sizes = program.memory_analysis()
+    return int(sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes)
+
+
+def network(kind: type[Cell], hidden: int, density: float) -> Cell:
+    """A network of the benchmark."""
+    return kind(inputs=INPUTS, hidden=hidden, density=density, seed=1)
+
+
+def one_network(
+    kind: type[Cell], hidden: int, density: float, repeats: int, limit: float
+) -> list[Row]:
+    """The rows of one network: times, memory, and what was left out."""
+    cell = network(kind, hidden, density)
+    problem = Problem(cell)
+    case = kind.__name__
+    parameters = {"units": hidden, "density": density}
+    programs = {BASELINE: problem.compiled(BPTT(cell), "auto")}
+    programs["BPTT by jax.grad"] = problem.by_autodiff()
+    rows = []
+    seen = set()
+    for order in ORDERS:
+        learner = SnAp(cell, order)
+        if learner.plan.digest in seen:  # the same influence: the smaller order stands for it
+            continue
+        seen.add(learner.plan.digest)
+        name = "RTRL" if order is None else f"SnAp-{order}"
+        values = BATCH * learner.plan.mask.nnz
+        whole = BATCH * cell.rows * cell.num_parameters
+        if 4 * 2 * whole < MOST_BYTES and STEPS * whole * cell.rows * 5e-11 < limit:
+            programs[f"{name}, dense, masked"] = problem.masked_afterwards(learner)
+        for label, chunk in CHUNKS.items():
+            seconds = predicted_seconds(learner, chunk, "xla", STEPS, BATCH)
+            if seconds > limit or 4 * 4 * values > MOST_BYTES:
+                skipped = f"{name}, {label} (not run: predicted)"
+                rows.append(Row(case, skipped, "s", parameters, value=seconds))
+                continue
+            programs[f"{name}, {label}"] = problem.compiled(learner, chunk)
+    functions = {name: function for name, (function, _) in programs.items()}
+    seconds = measure(functions, wait=jax.block_until_ready, repeats=repeats)
+    rows += [Row.timed(case, name, each, parameters) for name, each in seconds.items()]
+    rows += [
+        Row(case, name, "B", parameters, value=float(size)) for name, (_, size) in programs.items()
+    ]
+    return rows
+
+
+def memory_over_time(lengths: tuple[int, ...]) -> list[Row]:
+    """Peak memory of SnAp-1 in chunks of 64, and of BPTT, for sequences of several lengths."""
+    rows = []
+    for steps in lengths:
+        cell = network(GRU, 256, 1.0)
+        problem = Problem(cell, steps)
+        for name, learner, chunk in (
+            (BASELINE, BPTT(cell), "auto"),
+            ("SnAp-1, chunk 64", SnAp(cell, 1), 64),
+        ):
+            data = problem.xs.nbytes + problem.ys.nbytes
+            size = problem.compiled(learner, chunk)[1] - data
+            rows.append(
+                Row(
+                    "memory beside the data",
+                    name,
+                    "B",
+                    {"units": 256, "density": 1.0, "steps": steps},
+                    value=float(size),
+                )
+            )
+    return rows
+
+
+def plot(rows: list[Row], device: str) -> None:
+    """Time over units for each density, and memory over steps."""
+    timed = [row for row in rows if row.unit == "s" and row.p50 is not None and row.case == "RNN"]
+    densities = sorted({row.parameters["density"] for row in timed}, reverse=True)
+    figure, axes = new_figure(len(densities) + 1)
+    for ax, density in zip(axes, densities, strict=False):
+        here = [row for row in timed if row.parameters["density"] == density]
+        for variant in dict.fromkeys(row.variant for row in here):
+            if variant != BASELINE and not variant.endswith(("auto", "masked")):
+                continue
+            points = [(r.parameters["units"], r.number) for r in here if r.variant == variant]
+            ax.loglog(*zip(*points, strict=True), marker="o", label=variant)
+        ax.set(title=f"RNN, density {density:g}", xlabel="units", ylabel="s per sequence")
+        ax.legend(fontsize="x-small")
+    lasting = [row for row in rows if "steps" in row.parameters]
+    for variant in dict.fromkeys(row.variant for row in lasting):
+        points = [(r.parameters["steps"], r.number / 1e6) for r in lasting if r.variant == variant]
+        axes[-1].loglog(*zip(*points, strict=True), marker="o", label=variant)
+    axes[-1].set(title="GRU, 256 units, dense", xlabel="steps", ylabel="MB beside the data")
+    axes[-1].legend(fontsize="x-small")
+    save_figure(figure, results_path("sequence", device, ".png"))
+
+
+def main() -> int:
+    """Run the benchmark, print and write its table and its plot."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sequence", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the smallest networks only")
+    parser.add_argument("--repeats", type=int, default=5, help="samples of each variant")
+    parser.add_argument("--limit", type=float, default=4.0, help="most predicted seconds of a run")
+    parser.add_argument("--units", type=int, nargs="+", default=[64, 256, 1024])
+    parser.add_argument("--density", type=float, nargs="+", default=[1.0, 0.25, 0.0625, 0.0156])
+    options = parser.parse_args()
+    if options.quick:
+        options.units, options.density, options.limit = [64], [1.0, 0.0625], 0.2
+    networks = [
+        (kind, units, density)
+        for kind in (RNN, GRU)
+        for units in options.units
+        for density in options.density
+    ]
+    rows: list[Row] = []
+    for kind, units, density in tqdm(networks):
+        rows += one_network(kind, units, density, options.repeats, options.limit)
+    rows = compare(rows, BASELINE)
+    rows += compare(memory_over_time((192, 1024) if options.quick else (192, 768, 4096)), BASELINE)
+    print(markdown_table(rows))
+    path = write_report("sequence", rows)
+    plot(rows, environment()["device"])
+    print(f"results are in {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,54 @@
+"""What the automatic choice of chunks takes."""
+
+from dataclasses import replace
+
+import pytest
+
+from tritonsnap import GRU, RNN, RTRL, SnAp
+from tritonsnap.online import chunk_choice
+from tritonsnap.plan.cost import TARGETS
+
+
+@pytest.fixture(autouse=True)
+def _shipped_costs(monkeypatch):
+    monkeypatch.setattr(chunk_choice, "calibrated_target", TARGETS.__getitem__)
+
+
+def found(learner, length=192, target="xla"):
+    return learner.chunkings.find("auto", target, length, 8)
+
+
+@pytest.mark.parametrize("target", ["xla", "scipy", "numpy"])
+def test_dense_weights_are_chunked(target: str) -> None:
+    for learner in (SnAp(RNN(inputs=8, hidden=64), 1), RTRL(RNN(inputs=8, hidden=64))):
+        chunking = found(learner, target=target)
+        assert chunking is not None
+        assert chunking.stepped is None
+        assert 8 <= chunking.steps < 192
+
+
+@pytest.mark.parametrize("length", [1, 8, 15, 16, 17, 100, 193])
+def test_a_chunk_is_shorter_than_its_sequence(length: int) -> None:
+    chunking = found(SnAp(RNN(inputs=8, hidden=64), 1), length)
+    assert (chunking is None) == (length < 16)
+    if chunking is not None:
+        assert 8 <= chunking.steps < length
+
+
+def test_thin_weights_are_stepped_and_the_other_blocks_chunked() -> None:
+    chunking = found(SnAp(GRU(inputs=64, hidden=512, density=0.004, seed=1), 1))
+    assert chunking is not None
+    assert chunking.elementwise
+    assert chunking.stepped is not None
+
+
+def test_costs_decide(monkeypatch) -> None:
+    learner = SnAp(RNN(inputs=8, hidden=64), 1)
+    dear = replace(TARGETS["xla"], multiply_add=10.0)
+    monkeypatch.setattr(chunk_choice, "calibrated_target", lambda name: dear)
+    assert found(learner) is None
+
+
+def test_a_choice_is_made_once() -> None:
+    learner = SnAp(RNN(inputs=8, hidden=64), 1)
+    assert found(learner) is found(learner)

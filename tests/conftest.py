@@ -9,7 +9,7 @@ settings.register_profile("tritonsnap", deadline=None, max_examples=60)
 settings.load_profile("tritonsnap")
 
 HERE = Path(__file__).parent
-OWN_PROCESS = (HERE / "kernels", HERE / "aot")
+OWN_PROCESS = (HERE / "kernels", HERE / "aot", HERE / "lowering")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -14,7 +14,7 @@ import pytest
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.parametrize("folder", ["kernels", "aot"])
+@pytest.mark.parametrize("folder", ["kernels", "aot", "lowering"])
 def test_folder_passes_in_its_own_process(folder: str) -> None:
     environment = {name: value for name, value in os.environ.items() if "TRITON" not in name}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

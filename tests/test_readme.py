@@ -22,6 +22,11 @@ def test_one_kernel():
     run(example)
 
 
+def test_explain():
+    (example,) = (text for text in EXAMPLES if "explain" in text)
+    assert "SnAp-3" in run(example)
+
+
 def run(example):
     return subprocess.run(
         [sys.executable, "-c", example], check=True, capture_output=True, text=True

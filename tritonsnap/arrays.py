@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
+
+from tritonsnap.checks import check_choice
 
 Library = Literal["numpy", "torch", "jax"]
 LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "jax")
@@ -35,8 +39,61 @@ def library_of(*arrays: Any) -> Library:
     return next(iter(found), "numpy")
 
 
+def library_of_arguments(
+    required: Mapping[str, Any],
+    *,
+    packed: Mapping[str, Any] | None = None,
+    optional: Mapping[str, Any] | None = None,
+) -> Library:
+    """Name the array library that all arguments of a call belong to.
+
+    Parameters
+    ----------
+    required
+        By name, arguments that must be arrays.
+    packed
+        Arguments that are arrays, or tuples or lists of arrays.
+    optional
+        Arguments that are arrays or None.
+
+    Raises
+    ------
+    TypeError
+        That names the argument, if one is no array, or the libraries differ.
+    """
+    found: dict[Library, str] = {}
+    named = list(required.items())
+    for name, blocks in (packed or {}).items():
+        if isinstance(blocks, (tuple, list)):
+            named += [(f"{name}[{number}]", block) for number, block in enumerate(blocks)]
+        else:
+            named.append((name, blocks))
+    named += [(name, array) for name, array in (optional or {}).items() if array is not None]
+    for name, array in named:
+        library = _find_library(array)
+        if library is None:
+            raise TypeError(
+                f"`{name}` must be a NumPy array, a torch tensor or a JAX array, "
+                f"got {type(array).__name__}"
+            )
+        found.setdefault(library, name)
+    if len(found) > 1:
+        names = ", ".join(f"{library} (`{name}`)" for library, name in found.items())
+        raise TypeError(f"all arrays must belong to one library, got {names}")
+    return next(iter(found), "numpy")
+
+
 def _library_of_one(array: Any) -> Library:
-    if isinstance(array, (np.ndarray, np.generic)):
+    library = _find_library(array)
+    if library is None:
+        raise TypeError(
+            f"expected a NumPy array, a torch tensor or a JAX array, got {type(array).__name__}"
+        )
+    return library
+
+
+def _find_library(array: Any) -> Library | None:
+    if isinstance(array, (np.ndarray, np.generic)) and not isinstance(array, np.ma.MaskedArray):
         return "numpy"
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
@@ -44,9 +101,7 @@ def _library_of_one(array: Any) -> Library:
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(array, jax.Array):
         return "jax"
-    raise TypeError(
-        f"expected a NumPy array, a torch tensor or a JAX array, got {type(array).__name__}"
-    )
+    return None
 
 
 def import_library(library: str) -> Any:
@@ -59,8 +114,7 @@ def import_library(library: str) -> Any:
     ImportError
         If it is not installed; the message names the pip command.
     """
-    if library not in LIBRARIES:
-        raise ValueError(f"`library` must be one of {LIBRARIES}, got {library!r}")
+    check_choice("library", library, LIBRARIES)
     try:
         return importlib.import_module(library)
     except ModuleNotFoundError as error:
@@ -69,6 +123,14 @@ def import_library(library: str) -> Any:
         raise ImportError(
             f"{library} is not installed; run: pip install 'tritonsnap[{library}]'"
         ) from error
+
+
+def fastest_library() -> Library:
+    """JAX if it is installed, else torch, else NumPy; found without importing any."""
+    for library in ("jax", "torch"):
+        if importlib.util.find_spec(library) is not None:
+            return library
+    return "numpy"
 
 
 def namespace(library: Library) -> Any:

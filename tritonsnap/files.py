@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -43,21 +44,58 @@ def read_arrays(path: str | os.PathLike[str], format: str) -> dict[str, NDArray[
         If it is no ``.npz`` file, is damaged, or has another format.
     """
     path = Path(path)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except OSError as error:
-        if error.filename is not None:  # it cannot be opened; without a name it is a bad offset
-            raise
-        raise ValueError(f"{path} is damaged or not a tritonsnap file: {error}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged or not a tritonsnap file: {error}") from error
-    except TypeError as error:  # a bare .npy loads as an array, which is no archive
-        raise ValueError(f"{path} is not an .npz archive") from error
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+                arrays = {m.filename.removesuffix(".npy"): _read(archive, m) for m in members}
+        except _DAMAGE as error:
+            raise ValueError(f"{path} is damaged or not a tritonsnap file: {error}") from error
     found = str(arrays.pop(_FORMAT_KEY, "no format"))
     if found != format:
         raise ValueError(f"{path} holds {found!r}, expected {format!r}")
     return arrays
+
+
+def parse_json(text: str) -> Any:
+    """What a JSON text says.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the JSON text is nested too deeply") from error
+
+
+_DAMAGE = (
+    *(zipfile.BadZipFile, EOFError, KeyError, IndexError, OSError, OverflowError),
+    *(NotImplementedError, RuntimeError, SyntaxError, TypeError, ValueError),
+)
+"""What zipfile and NumPy raise over a file that is none of theirs."""
+
+
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """An array that takes no more memory than the file: nothing is compressed, or believed."""
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{member.filename!r} is compressed")
+    content = archive.read(member)
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if read_header is None:
+        raise ValueError(f"{member.filename!r} is of the unknown version {version}")
+    shape, by_column, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError(f"{member.filename!r} holds Python objects")
+    values = np.frombuffer(content, dtype, offset=file.tell())
+    return values.reshape(shape, order="F" if by_column else "C").copy()
 
 
 class _replacing:  # noqa: N801 - reads as a statement

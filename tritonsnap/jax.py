@@ -14,6 +14,7 @@ from tritonsnap.jacobian.jax import (
     verify_projection,
 )
 from tritonsnap.jacobian.projection import JacobianProjection
+from tritonsnap.online.sharded_jax import Sharded
 from tritonsnap.ops.coo_to_csr.jax import coo_to_csr
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
 from tritonsnap.ops.influence_gradient.jax import influence_gradient
@@ -21,9 +22,11 @@ from tritonsnap.ops.influence_update.jax import influence_update
 from tritonsnap.ops.masked_dsmm.jax import masked_dsmm
 from tritonsnap.ops.masked_outer.jax import masked_outer
 from tritonsnap.ops.mix.jax import mix
+from tritonsnap.plan.jax_target import lower_for
 
 __all__ = [
     "JacobianProjection",
+    "Sharded",
     "coo_to_csr",
     "detect_pattern",
     "from_bcoo",
@@ -31,6 +34,7 @@ __all__ = [
     "gather_compressed",
     "influence_gradient",
     "influence_update",
+    "lower_for",
     "make_jacobian_projection",
     "masked_dsmm",
     "masked_outer",

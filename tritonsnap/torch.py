@@ -13,6 +13,7 @@ from tritonsnap.jacobian.torch import (
     sp_jacrev,
     verify_projection,
 )
+from tritonsnap.online.sharded_torch import Sharded
 from tritonsnap.ops.coo_to_csr.torch import coo_to_csr
 from tritonsnap.ops.gather_compressed.torch import gather_compressed
 from tritonsnap.ops.influence_gradient.torch import influence_gradient
@@ -23,6 +24,7 @@ from tritonsnap.ops.mix.torch import mix
 
 __all__ = [
     "JacobianProjection",
+    "Sharded",
     "coo_to_csr",
     "detect_pattern",
     "from_sparse",

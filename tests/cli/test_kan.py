@@ -80,7 +80,7 @@ def test_mistakes_are_told_in_one_line(failing, table, tmp_path):
     assert "--target must be one of width, area, height" in failing(
         "--task", "csv", table, "--target", "depth"
     )
-    assert "--select must be in (0, 1]" in failing(*SMALL, "--select", 2)
+    assert "--select must lie in (0, 1]" in failing(*SMALL, "--select", 2)
     assert "--resume needs --checkpoint" in failing(*SMALL, "--resume")
     assert "--clients cannot be changed" in failing(
         *SMALL, "--resume", "--checkpoint", "x", "--clients", 2

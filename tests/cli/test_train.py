@@ -62,6 +62,13 @@ def test_copy_ends_with_its_length(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "copy length reached: 1"
 
 
+def test_several_layers(text, tmp_path, capsys):
+    arguments = ["--layers", 2, "--exact", "--order", 2, "--cell", "rnn", "--steps", 8]
+    assert train(*SMALL, "--text", text, *arguments, "--out", tmp_path / "run") == 0
+    said = capsys.readouterr().err
+    assert "text: 2 layers, each a rnn of 8 units, density 1, exact snap-2" in said
+
+
 def test_directories_are_numbered_by_default(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
@@ -102,17 +109,19 @@ def test_ctrl_c_says_where_and_exits_130(text, tmp_path):
     ("option", "value"),
     [
         ("--order", "0"),
+        ("--layers", "0"),
         ("--density", "0"),
         ("--density", "1.5"),
         ("--density", "dense"),
         ("--hidden", "-3"),
+        ("--influence-dtype", "int8"),
         ("--batch", "0"),
         ("--update-every", "0"),
         ("--learning-rate", "0"),
         ("--steps", "0"),
         ("--seconds", "-1"),
         ("--seed", "-1"),
-        ("--method", "uoro"),
+        ("--method", "rtrl2"),
         ("--backend", "cupy"),
         ("--text", "/no/such/file"),
     ],

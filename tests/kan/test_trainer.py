@@ -47,12 +47,16 @@ def test_one_client_in_threads_is_the_sequential_engine(records):
     assert bits(threaded) == bits(sequential)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("solver", ["newton-kaczmarz", "kaczmarz"])
-def test_the_gpu_engine_is_the_sequential_engine(records, solver, monkeypatch):
-    """On the CPU, where torch runs the same step without kernels."""
+def test_the_gpu_engine_is_the_sequential_engine(records, solver, device, monkeypatch):
+    """On the CPU torch runs the same step without kernels."""
+    torch = pytest.importorskip("torch")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA or ROCm device")
     monkeypatch.setattr(
         "tritonsnap.kan.engines.triton.open_engine",
-        lambda functions, plan: OneDevice(functions, plan, "cpu"),
+        lambda functions, plan: OneDevice(functions, plan, device),
     )
     models = [small_model(dtype="float64") for _ in range(2)]
     reports = []

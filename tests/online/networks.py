@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from tritonsnap import GRU, RNN, Readout
+from tritonsnap import GRU, LRU, LSTM, RNN, FunctionCell, LeakyRNN, Readout
 from tritonsnap.arrays import namespace, to_numpy
 
 OUTPUTS = 4
+
+EQUATIONS: dict = {}
+"""The equations of cells that a test defines: ``type -> new(h, inputs, recurrent, params, xp)``."""
 
 
 @dataclass
@@ -35,7 +38,7 @@ class Problem:
         loss, (own, readout), carry = learner.sequence(
             self.params, carry, *self.sequence, readout=self.readout, **options
         )
-        return float(loss), as_numpy({**own, **readout}), carry
+        return float(loss), named(own, readout), carry
 
 
 def library(array) -> str:
@@ -46,12 +49,19 @@ def as_numpy(gradients: dict) -> dict:
     return {name: to_numpy(value) for name, value in gradients.items()}
 
 
+def named(own: dict, readout: dict) -> dict:
+    """The gradients of a cell and of a readout, which may have names in common."""
+    return as_numpy({**own, **{f"readout/{name}": value for name, value in readout.items()}})
+
+
 def problem(cell, like: str, steps: int, batch: int = 3, resets: bool = True) -> Problem:
     """Draw a problem; the same in every library."""
     rng = np.random.default_rng(7)
     xp = namespace(like)
     params = cell.init(3, dtype="float64")
-    params = {name: value + 0.1 * rng.normal(size=value.shape) for name, value in params.items()}
+    params = {
+        name: to_numpy(value) + 0.1 * rng.normal(size=value.shape) for name, value in params.items()
+    }
     arrays = (
         rng.normal(size=(steps, batch, cell.inputs)),
         rng.integers(0, OUTPUTS, (steps, batch)),
@@ -61,7 +71,7 @@ def problem(cell, like: str, steps: int, batch: int = 3, resets: bool = True) ->
     return Problem(
         cell,
         {name: xp.asarray(value) for name, value in params.items()},
-        Readout(OUTPUTS).init(cell.hidden, 1, like=like, dtype="float64"),
+        Readout(OUTPUTS).init(cell.rows, 1, like=like, dtype="float64"),
         *(xp.asarray(array) for array in arrays),
     )
 
@@ -77,8 +87,11 @@ def kernel(xp, cell, params: dict, name: str):
     return xp.concatenate([zero, params[name]])[xp.asarray(place)]
 
 
-def new_state(xp, cell, params: dict, h, x, cut=lambda xp, kernel: (kernel, 0)):
+def new_state(xp, cell, params: dict, state, x, cut=lambda xp, kernel: (kernel, 0)):
     """The equations of the cells' docstrings. `cut` splits a recurrent kernel (see `stopped`)."""
+    if isinstance(cell, FunctionCell):
+        return cell.f(params, state, x)
+    h, rest = state[..., : cell.hidden], state[..., cell.hidden :]
 
     def recurrent(name):
         live, frozen = cut(xp, kernel(xp, cell, params, name))
@@ -89,13 +102,36 @@ def new_state(xp, cell, params: dict, h, x, cut=lambda xp, kernel: (kernel, 0)):
     def inputs(name):
         return x @ kernel(xp, cell, params, name)
 
+    def gate(name):
+        a = inputs(f"input_{name}") + recurrent(f"recurrent_{name}") + params[f"bias_{name}"]
+        return 1 / (1 + xp.exp(-a))
+
+    if type(cell) in EQUATIONS:
+        return EQUATIONS[type(cell)](h, inputs, recurrent, params, xp)
     if isinstance(cell, RNN):
         return xp.tanh(inputs("input") + recurrent("recurrent") + params["bias"])
+    if isinstance(cell, LeakyRNN):
+        leak = cell.leak
+        if cell.learn_leak:
+            leak = 1 - xp.exp(-1 / xp.exp(params["log_time_constant"]))
+        rate = xp.tanh(inputs("input") + recurrent("recurrent") + params["bias"])
+        return (1 - leak) * h + leak * rate
+    if isinstance(cell, LSTM):
+        a = inputs("input_candidate") + recurrent("recurrent_candidate") + params["bias_candidate"]
+        c = gate("forget") * rest + gate("input") * xp.tanh(a)
+        return xp.concatenate([gate("output") * xp.tanh(c), c], -1)
+    if isinstance(cell, LRU):
+        nu, theta = xp.exp(params["log_nu"]), xp.exp(params["log_theta"])
+        drive = inputs("input_real") + 1j * inputs("input_imaginary")
+        complex_state = (h + 1j * rest) * xp.exp(-nu + 1j * theta)
+        new = complex_state + xp.exp(params["log_gamma"]) * drive
+        return xp.concatenate([xp.real(new), xp.imag(new)], -1)
     assert isinstance(cell, GRU)
-    r, z = (
-        1 / (1 + xp.exp(-inputs(f"input_{g}") - recurrent(f"recurrent_{g}") - params[f"bias_{g}"]))
-        for g in ("reset", "update")
-    )
+    r, z = gate("reset"), gate("update")
+    if cell.reset == "before":
+        past = (r * h) @ kernel(xp, cell, params, "recurrent_candidate")
+        n = xp.tanh(inputs("input_candidate") + past + params["bias_candidate"])
+        return (1 - z) * n + z * h
     past = recurrent("recurrent_candidate") + params["bias_recurrent"]
     n = xp.tanh(inputs("input_candidate") + params["bias_candidate"] + r * past)
     return (1 - z) * n + z * h
@@ -121,7 +157,7 @@ def unrolled_loss(problem: Problem, params, readout, cut=lambda xp, kernel: (ker
     like = library(problem.xs)
     xp = namespace(like)
     steps, batch = problem.xs.shape[:2]
-    h = xp.zeros((batch, problem.cell.hidden), dtype=problem.xs.dtype)
+    h = xp.zeros((batch, problem.cell.rows), dtype=problem.xs.dtype)
 
     def step(h, total, x, y, weight, reset):
         h = xp.where(reset[:, None], xp.zeros_like(h), h)
@@ -148,27 +184,27 @@ def unrolled_loss(problem: Problem, params, readout, cut=lambda xp, kernel: (ker
     return total, h
 
 
-def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0)):
+def autodiff(problem: Problem, cut=lambda xp, kernel: (kernel, 0), unrolled=unrolled_loss):
     """Loss, gradients by name and last state, from the library's own differentiation."""
     if library(problem.xs) == "jax":
         import jax
 
         def loss(trees):
-            return unrolled_loss(problem, *trees, cut)
+            return unrolled(problem, *trees, cut)
 
         run = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, h), (own, readout) = run((problem.params, problem.readout))
-        return float(total), as_numpy({**own, **readout}), to_numpy(h)
+        return float(total), named(own, readout), to_numpy(h)
     import torch
 
     trees = [
         {name: value.clone().requires_grad_() for name, value in tree.items()}
         for tree in (problem.params, problem.readout)
     ]
-    total, h = unrolled_loss(problem, *trees, cut)
-    leaves = {**trees[0], **trees[1]}
-    gradients = torch.autograd.grad(total, list(leaves.values()))
-    return float(total.detach()), as_numpy(dict(zip(leaves, gradients, strict=True))), to_numpy(h)
+    total, h = unrolled(problem, *trees, cut)
+    gradients = iter(torch.autograd.grad(total, [leaf for tree in trees for leaf in tree.values()]))
+    own, readout = ({name: next(gradients) for name in tree} for tree in trees)
+    return float(total.detach()), named(own, readout), to_numpy(h)
 
 
 def largest_difference(one: dict, other: dict) -> float:

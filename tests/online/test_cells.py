@@ -5,26 +5,28 @@ import sys
 
 import numpy as np
 import pytest
-from networks import kernel, new_state
+from networks import new_state
 
-from tritonsnap import GRU, RNN, RTRL, SparsityPattern
+from tritonsnap import GRU, LRU, LSTM, RNN, RTRL, LeakyRNN, SparsityPattern
 from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
 from tritonsnap.online.dynamics import dynamics_pattern, immediate_pattern
 
-CELLS = [
-    RNN(inputs=3, hidden=5),
-    GRU(inputs=3, hidden=5),
-    RNN(inputs=9, hidden=4, density=0.5, input_density=0.3, seed=2),
-    GRU(inputs=9, hidden=4, density=0.5, input_density=0.3, seed=2),
-]
-cells = pytest.mark.parametrize("cell", CELLS, ids=["RNN", "GRU", "sparse RNN", "sparse GRU"])
+DENSE = {"inputs": 3, "hidden": 5}
+SPARSE = {"inputs": 9, "hidden": 4, "density": 0.5, "input_density": 0.3, "seed": 2}
+CELLS = {
+    **{kind.__name__: kind(**DENSE) for kind in (RNN, GRU, LeakyRNN, LSTM, LRU)},
+    **{f"sparse {kind.__name__}": kind(**SPARSE) for kind in (RNN, GRU, LSTM)},
+    "sparse leaky RNN": LeakyRNN(**SPARSE, leak=0.4, learn_leak=True),
+    "sparse LRU": LRU(**{**SPARSE, "density": 1}),
+}
+cells = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 
 
 def values(cell, seed: int = 0) -> tuple[dict, np.ndarray, np.ndarray]:
     """Parameters, a state and an input, all drawn."""
     rng = np.random.default_rng(seed)
     params = {name: rng.normal(size=p.shape) for name, p in cell.init(0, dtype="float64").items()}
-    return params, rng.normal(size=cell.hidden), rng.normal(size=cell.inputs)
+    return params, rng.normal(size=cell.rows), rng.normal(size=cell.inputs)
 
 
 def flat(cell, params: dict) -> np.ndarray:
@@ -72,23 +74,19 @@ def test_partial_derivatives_are_those_of_finite_differences(cell) -> None:
     structure = RTRL(cell).structure
     by_hand = np.zeros(immediate.shape)
     columns = np.arange(cell.num_parameters)
-    by_hand[structure.unit, columns] = (
-        linear.gains[structure.target, structure.unit] * linear.sources[structure.source]
-    )
+    for part in range(len(cell.parts)):
+        row = part * cell.hidden + structure.unit
+        by_hand[row, columns] = (
+            linear.gains[structure.target, row] * linear.sources[structure.source]
+        )
     expected = central_differences(
         lambda theta: new_state(np, cell, shaped(cell, theta), state, x), flat(cell, params)
     )
     np.testing.assert_allclose(by_hand, expected, atol=1e-9)
-    assert immediate == SparsityPattern.from_dense(np.abs(expected) > 1e-9)
+    of_unit = (np.abs(expected) > 1e-9).reshape(len(cell.parts), cell.hidden, -1).any(axis=0)
+    assert immediate == SparsityPattern.from_dense(np.tile(of_unit, (len(cell.parts), 1)))
 
     expected = central_differences(lambda h: new_state(np, cell, params, h, x), state)
-    by_gains = sum(
-        linear.gains[cell.targets.index(m.target)][:, None] * kernel(np, cell, params, m.name).T
-        for m in cell.recurrent_maps()
-    )
-    if linear.own is not None:
-        by_gains = by_gains + np.diag(linear.own[0, 0])
-    np.testing.assert_allclose(by_gains, expected, atol=1e-9)
     assert dynamics == SparsityPattern.from_dense(np.abs(expected) > 1e-9)
 
 
@@ -129,6 +127,78 @@ def test_gru_is_that_of_torch() -> None:
     for x, right in zip(xs, expected, strict=True):
         state = cell.step(params, state, x)
         np.testing.assert_allclose(state, right, rtol=1e-12)
+
+
+def test_lstm_is_that_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    cell = LSTM(inputs=3, hidden=5)
+    params, _, _ = values(cell)
+    other = torch.nn.LSTM(3, 5, dtype=torch.float64)
+
+    def stacked(name):
+        gates = ("input", "forget", "candidate", "output")
+        return torch.from_numpy(np.concatenate([params[f"{name}_{gate}"].T for gate in gates]))
+
+    with torch.no_grad():
+        other.weight_ih_l0.copy_(stacked("input"))
+        other.weight_hh_l0.copy_(stacked("recurrent"))
+        other.bias_ih_l0.copy_(stacked("bias"))
+        other.bias_hh_l0.zero_()
+    xs = np.random.default_rng(0).normal(size=(6, 2, 3))
+    expected, (_, last) = other(torch.from_numpy(xs))
+    state = np.zeros((2, 10))
+    for x, right in zip(xs, expected.detach().numpy(), strict=True):
+        state = cell.step(params, state, x)
+        np.testing.assert_allclose(state[:, :5], right, rtol=1e-12)
+    np.testing.assert_allclose(state[:, 5:], last[0].detach().numpy(), rtol=1e-12)
+
+
+def test_an_lru_begins_on_its_ring_with_states_of_variance_one() -> None:
+    cell = LRU(inputs=30, hidden=2000, min_radius=0.5, max_radius=0.9, max_phase=1.0)
+    params = cell.init(0, dtype="float64")
+    squared = np.exp(-2 * np.exp(params["log_nu"]))
+    assert 0.25 <= squared.min() < 0.26
+    assert 0.80 < squared.max() <= 0.81
+    assert squared.mean() == pytest.approx((0.25 + 0.81) / 2, rel=0.02)
+    assert np.exp(params["log_theta"]).min() > 0
+    assert 0.99 < np.exp(params["log_theta"]).max() <= 1
+    np.testing.assert_allclose(np.exp(2 * params["log_gamma"]), 1 - squared, rtol=1e-12)
+    rng, state = np.random.default_rng(1), np.zeros((1, cell.rows))
+    for _ in range(60):  # white noise in, white noise out (section 3.4 of the paper)
+        state = cell.step(params, state, rng.normal(size=(1, 30)))
+    assert (state**2).sum() / 2000 == pytest.approx(1, rel=0.1)
+
+
+def test_a_leak_begins_where_it_is_put() -> None:
+    cell = LeakyRNN(inputs=1, hidden=3, leak=0.2, learn_leak=True)
+    params = cell.init(0, dtype="float64")
+    fixed = LeakyRNN(inputs=1, hidden=3, leak=0.2)
+    state, x = np.ones((1, 3)), np.ones((1, 1))
+    expected = fixed.step({n: params[n] for n in ("input", "recurrent", "bias")}, state, x)
+    np.testing.assert_allclose(cell.step(params, state, x), expected, rtol=1e-12)
+    assert LeakyRNN(inputs=1, hidden=3, leak=0.1) != fixed
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LeakyRNN(2, 3, leak=0), r"`leak` must lie in \(0, 1\], got 0"),
+        (
+            lambda: LeakyRNN(2, 3, leak=1.0, learn_leak=True),
+            r"`leak` must lie in \(0, 1\), got 1",
+        ),
+        (lambda: LRU(2, 3, density=0.5), "`density` must be 1, got 0.5: an LRU has no recurrent"),
+        (lambda: LRU(2, 3, max_radius=1.1), r"`max_radius` must lie in \(0, 1\], got 1.1"),
+        (
+            lambda: LRU(2, 3, min_radius=0.9, max_radius=0.8),
+            r"`min_radius` must lie in .*got 0.9",
+        ),
+        (lambda: LRU(2, 3, max_phase=0), r"`max_phase` must lie in \(0, inf\), got 0"),
+    ],
+)
+def test_wrong_arguments_of_one_cell(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_large_preactivations_do_not_overflow() -> None:
@@ -207,8 +277,8 @@ def test_jax_keys_draw_parameters() -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"inputs": 0}, ValueError, "`inputs` must be at least 1, got 0"),
-        ({"hidden": -1}, ValueError, "`hidden` must be at least 1, got -1"),
+        ({"inputs": 0}, ValueError, "`inputs` must be at least 1 .*got 0"),
+        ({"hidden": -1}, ValueError, "`hidden` must be at least 1 .*got -1"),
         ({"hidden": 2.0}, TypeError, "`hidden` must be an integer, got 2.0"),
         ({"inputs": True}, TypeError, "`inputs` must be an integer, got True"),
         ({"density": 0}, ValueError, r"`density` must lie in \(0, 1\], got 0"),
@@ -246,5 +316,7 @@ def test_wrong_ways_to_draw() -> None:
     cell = RNN(inputs=2, hidden=4)
     with pytest.raises(ValueError, match="`library` must be one of"):
         cell.init(0, like="cupy")
-    with pytest.raises(ValueError, match="`dtype` must be 'float32' or 'float64', got 'int32'"):
+    with pytest.raises(
+        ValueError, match=r"`dtype` must be one of \('float32', 'float64'\), got 'int32'"
+    ):
         cell.init(0, dtype="int32")

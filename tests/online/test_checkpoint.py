@@ -45,6 +45,16 @@ def test_a_tree_survives_a_file(like, tmp_path):
         np.testing.assert_array_equal(to_numpy(one), to_numpy(other))
 
 
+@pytest.mark.parametrize("like", ["torch", "jax"])
+def test_bfloat16_survives_a_file(like, tmp_path):
+    xp = namespace(like)
+    values = xp.asarray([1.5, -0.1, 3e38], dtype=xp.bfloat16)
+    save_checkpoint(tmp_path / "halves.npz", {}, {"a": values})
+    found = load_checkpoint(tmp_path / "halves.npz", {"a": xp.zeros_like(values)})["a"]
+    assert found.dtype == values.dtype
+    assert bool((found == values).all())
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
@@ -94,3 +104,56 @@ def test_a_failed_save_keeps_the_old_file(tmp_path):
         save_checkpoint(path, {}, {"a": object()})
     assert load_checkpoint(path, {"a": np.zeros(2)})["a"].tolist() == [1, 1]
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.npz"]
+
+
+def test_optimizers_of_torch_and_optax_go_on_where_they_were(tmp_path):
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    optax = pytest.importorskip("optax")
+    path = tmp_path / "checkpoint.npz"
+
+    def torch_optimizer(start):
+        weight = torch.tensor(start, requires_grad=True)
+        return weight, torch.optim.Adam([weight], lr=0.1)
+
+    def torch_steps(weight, optimizer, number):
+        for _ in range(number):
+            weight.grad = 2 * weight.detach() + 1
+            optimizer.step()
+
+    weight, optimizer = torch_optimizer([1.0, 2.0])
+    torch_steps(weight, optimizer, 2)
+    save_checkpoint(path, {}, {"weight": weight, "optimizer": optimizer.state_dict()})
+    torch_steps(weight, optimizer, 2)
+    other, resumed = torch_optimizer([0.0, 0.0])
+    torch_steps(other, resumed, 1)  # makes the moments that the file has
+    loaded = load_checkpoint(path, {"weight": other, "optimizer": resumed.state_dict()})
+    resumed.load_state_dict(loaded["optimizer"])
+    with torch.no_grad():
+        other.copy_(loaded["weight"])
+    torch_steps(other, resumed, 2)
+    assert torch.equal(other, weight)
+
+    adam = optax.adam(0.1)
+
+    def optax_steps(state, number):
+        for _ in range(number):
+            params, moments = state
+            updates, moments = adam.update(2 * params + 1, moments)
+            state = optax.apply_updates(params, updates), moments
+        return state
+
+    params = jax.numpy.asarray([1.0, 2.0])
+    start = (params, adam.init(params))
+    save_checkpoint(path, {}, optax_steps(start, 2))
+    found, expected = optax_steps(load_checkpoint(path, start), 2), optax_steps(start, 4)
+    for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_jax_arrays_go_back_to_where_they_were(tmp_path):
+    jax = pytest.importorskip("jax")
+    path = tmp_path / "checkpoint.npz"
+    anywhere = jax.numpy.ones(3)
+    there = jax.device_put(anywhere, jax.devices()[0])
+    save_checkpoint(path, {}, (anywhere, there))
+    assert [one.committed for one in load_checkpoint(path, (anywhere, there))] == [False, True]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from networks import autodiff, largest_difference, problem
 
-from tritonsnap import BPTT, GRU, RNN, RTRL, SnAp
+from tritonsnap import BPTT, GRU, RNN, RTRL, SnAp, SparsityPattern
 from tritonsnap.arrays import namespace, to_numpy
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.plan.blocks import Regime
@@ -156,6 +156,18 @@ def test_a_nan_ends_with_the_reset_of_its_row(order, like: str) -> None:
     given.xs = xp.asarray(np.nan_to_num(bad))
     gradients = run(given, learner, 6, carry)[1]  # reset before its first step
     assert all(np.isfinite(value).all() for value in gradients.values())
+
+
+@pytest.mark.parametrize("missing", [0, 3, 4])
+@pytest.mark.parametrize("order", [1, 2])
+def test_any_unit_may_lack_a_path_to_itself(order: int, missing: int) -> None:
+    weights = np.eye(5, dtype=bool)
+    weights[missing, missing] = False
+    weights[0, 1] = True
+    pattern = SparsityPattern.from_dense(weights)
+    cell = RNN(inputs=2, hidden=5, patterns={"recurrent": pattern})
+    given, learner = problem(cell, "numpy", STEPS), SnAp(cell, order)
+    check_equal(run(given, learner, 3), run(given, learner, 1))
 
 
 def test_no_mask_and_no_resets() -> None:

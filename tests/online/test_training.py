@@ -3,16 +3,18 @@ import os
 import signal
 import threading
 import time
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from tritonsnap.arrays import LIBRARIES, to_numpy
 from tritonsnap.online import training
-from tritonsnap.online.configuration import TrainingConfig
+from tritonsnap.online.checkpoint import save_checkpoint
+from tritonsnap.online.configuration import MethodName, TrainingConfig
 from tritonsnap.online.evaluation import held_out_bits
 from tritonsnap.online.training import Budget, Run
-from tritonsnap.online.trees import named_leaves
+from tritonsnap.online.trees import map_tree, named_leaves
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 60
 SMALL = {"hidden": 12, "batch": 3, "update_every": 5, "learning_rate": 0.01}
@@ -55,6 +57,84 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(task, backend, te
     assert second.evaluate() == whole.evaluate()
 
 
+@pytest.mark.parametrize(
+    ("backend", "settings"),
+    [
+        ("torch", {"influence_dtype": "bfloat16"}),
+        ("jax", {"influence_dtype": "bfloat16"}),
+        ("numpy", {"influence_dtype": "float16"}),
+        ("numpy", {"method": "uoro"}),
+    ],
+)
+def test_halves_and_keys_resume_bit_for_bit(backend, settings, text, tmp_path):
+    config = TrainingConfig(text=text, backend=backend, **SMALL | {"hidden": 6} | settings)
+    whole = Run(config, tmp_path / "whole")
+    whole.train(Budget(steps=20))
+    Run(config, tmp_path / "parts").train(Budget(steps=10))
+    second = Run(config, tmp_path / "parts", resume=True)
+    second.train(Budget(steps=20))
+    one, other = (save_and_read(run.state.carry, tmp_path) for run in (second, whole))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def save_and_read(tree, folder):
+    save_checkpoint(folder / "tree.npz", {}, tree)
+    with np.load(folder / "tree.npz") as file:
+        return {name: file[name] for name in file if name != "config"}
+
+
+@pytest.mark.parametrize("update_every", [1, 3])
+@pytest.mark.parametrize("method", ["snap", "uoro"])
+def test_parameters_change_every_k_steps(method, update_every, text, tmp_path):
+    settings = SMALL | {"update_every": update_every, "hidden": 6}
+    config = TrainingConfig(text=text, backend="numpy", method=method, optimizer="sgd", **settings)
+    run = Run(config, tmp_path / "run")
+    learner, readout, params, carry = run.learner, run.readout, run.state.params, run.state.carry
+    batch, _ = run.task.read(run.state.stream, 6)
+    optimizer, slots = run.optimizer, run.state.optimizer
+    run.train(Budget(steps=6))
+    for start in range(0, 6, update_every):
+        total = None
+        for t in range(start, start + update_every):
+            carry, state = learner.step(params[0], carry, batch.inputs[t], batch.resets[t])
+            weight = batch.mask[t] / batch.mask[start : start + update_every].sum()
+            _, delta, own = readout.gradients(params[1], state, batch.targets[t], weight)
+            new = (learner.gradient(carry, delta), own)
+            total = new if total is None else map_tree(lambda a, b: a + b, total, new)
+        params, slots = optimizer.update(total, slots, params)
+    for (name, found), (_, expected) in zip(
+        named_leaves(run.state.params), named_leaves(params), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def stacked(backend, exact, text):
+    small = {**SMALL, "hidden": 4, "cell": "rnn"}
+    return TrainingConfig(text=text, backend=backend, layers=2, exact=exact, **small)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_stacks_train_and_go_on_bit_for_bit(exact, text, tmp_path):
+    config = stacked("numpy", exact, text)
+    whole = Run(config, tmp_path / "whole")
+    assert whole.train(Budget(steps=20))
+    Run(config, tmp_path / "parts").train(Budget(steps=10))
+    second = Run(config, tmp_path / "parts", resume=True)
+    second.train(Budget(steps=20))
+    assert_same(second.state, whole.state)
+    assert second.evaluate() == whole.evaluate()
+
+
+def test_stacks_train_alike_in_jax(text, tmp_path):
+    runs = [Run(stacked(like, True, text), tmp_path / like) for like in ("numpy", "jax")]
+    for run in runs:
+        run.train(Budget(steps=10))
+    states = [dict(named_leaves(run.state.params)) for run in runs]
+    for name, value in states[0].items():
+        np.testing.assert_allclose(to_numpy(states[1][name]), value, atol=1e-4)
+
+
 @pytest.mark.parametrize("backend", LIBRARIES)
 def test_it_learns_and_writes_its_files(backend, text, tmp_path):
     out = tmp_path / "run"
@@ -92,8 +172,8 @@ def test_the_copy_limit_grows(tmp_path):
     assert run.evaluate()["copy_length"] >= 3
 
 
-@pytest.mark.parametrize("method", ["snap", "rtrl", "bptt"])
-@pytest.mark.parametrize("cell", ["rnn", "gru"])
+@pytest.mark.parametrize("method", get_args(MethodName))
+@pytest.mark.parametrize("cell", ["rnn", "leaky", "gru", "lstm", "lru"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_method_runs(method, cell, optimizer, text, tmp_path):
     config = TrainingConfig(
@@ -125,7 +205,7 @@ def test_held_out_score_matches_reading_the_text_in_one_go(text, tmp_path):
     run = Run(TrainingConfig(text=text, backend="numpy", **SMALL), tmp_path / "run")
     run.train(Budget(steps=200))
     cell, task = run.learner.cell, run.task
-    forward = cell, run.readout, run.state.params, task, "numpy"
+    forward = run.learner, run.readout, run.state.params, task, "numpy"
     state, total = np.zeros((1, 12), np.float32), 0.0
     whole = np.concatenate([task.train[-500:], task.held_out])
     ready = cell.prepare(run.state.params[0])
@@ -185,7 +265,11 @@ def test_metrics_after_the_checkpoint_and_cut_off_lines_are_dropped(text, tmp_pa
         ({"task": "image"}, "task"),
         ({"backend": "cupy"}, "backend"),
         ({"hidden": 0}, "hidden"),
+        ({"layers": 0}, "layers"),
+        ({"exact": True}, "exact"),
         ({"order": 0}, "order"),
+        ({"influence_dtype": "bfloat16", "backend": "numpy"}, "influence_dtype"),
+        ({"influence_dtype": "float16", "method": "bptt"}, "influence_dtype"),
         ({"batch": 0}, "batch"),
         ({"update_every": -1}, "update_every"),
         ({"density": 0.0}, "density"),

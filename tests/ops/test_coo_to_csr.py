@@ -80,7 +80,7 @@ def test_wrong_arguments(library: str) -> None:
     with pytest.raises(ValueError, match=r"`rows` must have the shape \[nnz\], got \[2, 1\]"):
         coo_to_csr(rows, 3)
     rows = to_library(library, np.zeros(0, np.int32))
-    with pytest.raises(ValueError, match="`num_rows` must not be negative, got -1"):
+    with pytest.raises(ValueError, match="`num_rows` must be at least 0, got -1"):
         coo_to_csr(rows, -1)
     with pytest.raises(TypeError, match=r"`num_rows` must be an integer, got 2\.0"):
         coo_to_csr(rows, 2.0)

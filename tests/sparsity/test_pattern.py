@@ -165,7 +165,7 @@ def test_random_needs_a_density(density: float) -> None:
         ([0], [5], (2, 2), r"`cols` must lie in \[0, 2\)"),
         ([0, 1], [0], (2, 2), "`rows` and `cols` must be 1-D and of equal length"),
         ([[0]], [[0]], (2, 2), "`rows` and `cols` must be 1-D"),
-        ([0], [0], (2, -1), "`shape` must not be negative"),
+        ([0], [0], (2, -1), "`shape` must be at least 0"),
         ([0], [0], 3, "`shape` must be two integers, got 3"),
         ([0], [0], (1, 2, 3), "`shape` must be two integers"),
     ],
@@ -188,13 +188,13 @@ def test_other_wrong_arguments_raise() -> None:
         SparsityPattern.from_columns((2, 1), [0, 1, 0, 1], [0], [0])
     with pytest.raises(ValueError, match=r"`column_kind` must have shape \(2,\)"):
         SparsityPattern.from_columns((2, 2), [0, 1], [0], [0])
-    with pytest.raises(ValueError, match="same shape"):
+    with pytest.raises(ValueError, match="must have the pattern's shape"):
         SparsityPattern.identity(2) | SparsityPattern.identity(3)
-    with pytest.raises(ValueError, match="cannot multiply shapes"):
+    with pytest.raises(ValueError, match="`other` must have 2 rows"):
         SparsityPattern.identity(2) @ SparsityPattern.identity(3)
     with pytest.raises(ValueError, match=r"`values` must have shape \[..., 2\]"):
         SparsityPattern.identity(2).to_dense(np.ones(3))
-    with pytest.raises(ValueError, match="`dense` must end in"):
+    with pytest.raises(ValueError, match="`dense` must be an array"):
         SparsityPattern.identity(2).values_of(np.ones((3, 2)))
 
 
@@ -225,7 +225,7 @@ def test_damaged_files_raise(tmp_path) -> None:
     with pytest.raises(ValueError, match="holds no valid sparsity pattern"):
         SparsityPattern.load(path)
     np.save(tmp_path / "array.npy", np.arange(3))
-    with pytest.raises(ValueError, match=r"is not an \.npz archive"):
+    with pytest.raises(ValueError, match="File is not a zip file"):
         SparsityPattern.load(tmp_path / "array.npy")
     np.savez(path, format=np.asarray("another/1"))
     with pytest.raises(ValueError, match="holds 'another/1', expected"):

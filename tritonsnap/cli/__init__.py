@@ -8,10 +8,17 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import tritonsnap
-from tritonsnap.cli import calibrate, kan, train, tune
+from tritonsnap.cli import calibrate, doctor, explain, kan, train, tune
 from tritonsnap.cli.errors import UserError
 
-SUBCOMMANDS: dict[str, Any] = {"train": train, "kan": kan, "tune": tune, "calibrate": calibrate}
+SUBCOMMANDS: dict[str, Any] = {
+    "train": train,
+    "explain": explain,
+    "kan": kan,
+    "tune": tune,
+    "calibrate": calibrate,
+    "doctor": doctor,
+}
 """Every module has a docstring, `add_options(parser)` and `run(arguments) -> exit code`."""
 
 

@@ -8,16 +8,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from tritonsnap.arrays import LIBRARIES
+from tritonsnap.arrays import LIBRARIES, fastest_library
 from tritonsnap.cli.errors import UserError, told_to_user
 from tritonsnap.online.checkpoint import read_config
 from tritonsnap.online.configuration import (
     CellName,
+    InfluenceName,
     MethodName,
     OptimizerName,
     TaskName,
     TrainingConfig,
-    fastest_backend,
 )
 from tritonsnap.online.training import DEFAULT_SECONDS, Budget, Run
 
@@ -35,16 +35,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--text", "UTF-8 text to learn (default: the Python language reference)", metavar="FILE")
     add(
         "--backend",
-        f"array library (default: the fastest installed, here {fastest_backend()})",
+        f"array library (default: the fastest installed, here {fastest_library()})",
         choices=LIBRARIES,
     )
     add("--cell", "kind of cell", choices=get_args(CellName))
     add("--hidden", "units of the cell", type=int, metavar="N")
     add("--density", "density of the recurrent weights, in (0, 1]", type=float, metavar="D")
+    add("--layers", "layers of that kind, one above the other", type=int, metavar="N")
+    parser.add_argument(
+        "--exact",
+        help="keep the influence of lower layers on higher ones (default: layer by layer)",
+        action="store_true",
+        default=argparse.SUPPRESS,
+    )
     add("--method", "how gradients are computed", choices=get_args(MethodName))
     add("--order", "n of SnAp-n; for --method snap", type=int, metavar="N")
+    add("--influence-dtype", "what the influence is stored in", choices=get_args(InfluenceName))
     add("--batch", "rows trained side by side", type=int, metavar="N")
-    add("--update-every", "time steps between updates", type=int, metavar="K")
+    add(
+        "--update-every",
+        "time steps between updates, 1 to update at every step",
+        type=int,
+        metavar="K",
+    )
     add("--optimizer", "how gradients are applied", choices=get_args(OptimizerName))
     add("--learning-rate", "step size of the optimizer", type=float, metavar="RATE")
     add("--seed", "seed of parameters, sparsity and the copy task", type=int, metavar="N")
@@ -119,7 +132,11 @@ def _next_directory(task: str) -> Path:
 
 def _summary(config: TrainingConfig, training: Run) -> str:
     method = f"snap-{config.order}" if config.method == "snap" else config.method
+    layers = "" if config.layers == 1 else f"{config.layers} layers, each a "
+    if config.exact:
+        method = f"exact {method}"
     return (
-        f"{config.task}: {config.cell} of {config.hidden} units, density {config.density:g}, "
+        f"{config.task}: {layers}{config.cell} of {config.hidden} units, "
+        f"density {config.density:g}, "
         f"{method}, {config.batch} rows, in {config.backend}; results go to {training.out}"
     )

@@ -27,7 +27,7 @@ FORMATS = ("bcoo", "dense", "data")
 
 
 def _arrays_of(leaf: Projection) -> tuple[Any, ...]:
-    return leaf.index, leaf.coordinates, leaf.row_colors, leaf.column_colors
+    return leaf.index, leaf.coordinates, leaf.row_colors, leaf.column_colors, leaf.runs
 
 
 jax.tree_util.register_pytree_node(

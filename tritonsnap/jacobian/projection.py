@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tritonsnap.files import read_arrays, write_arrays
-from tritonsnap.sparsity.compression import Compression, Projection, Side
+from tritonsnap.sparsity.compression import Compression, Projection
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 FORMAT = "tritonsnap.JacobianProjection/1"
@@ -134,12 +134,13 @@ class JacobianProjection:
             If it is not a projection, or is damaged.
         """
         arrays, path = read_arrays(path, FORMAT), Path(path)
-        if "paths" not in arrays:
+        paths = arrays.get("paths")
+        if paths is None or paths.ndim != 1 or paths.dtype.kind != "U":
             raise ValueError(f"{path} holds no valid projection: no paths")
         return cls(
             {
                 name: Projection.of(Compression._from_arrays(arrays, path, f"{number}/"))
-                for number, name in enumerate(arrays["paths"].tolist())
+                for number, name in enumerate(paths.tolist())
             }
         )
 
@@ -173,7 +174,6 @@ def build_projection(
             f"`keep` has leaves that `mask` lacks: {sorted(kept.keys() - patterns.keys())}"
         )
     first = next(iter(patterns))
-    on_tie: Side = "row" if len(patterns) > 1 else "column"
     leaves = {}
     for path, pattern in patterns.items():
         if pattern.shape[0] != patterns[first].shape[0]:
@@ -182,9 +182,7 @@ def build_projection(
                 f"at {first!r} and {pattern.shape[0]} at {path!r}"
             )
         try:
-            compression = Compression.of(
-                pattern, kept.get(path), mode, order, dense_threshold, on_tie
-            )
+            compression = Compression.of(pattern, kept.get(path), mode, order, dense_threshold)
         except ValueError as error:
             raise ValueError(f"at leaf {path!r}: {error}") from error
         leaves[path] = Projection.of(compression)

@@ -83,7 +83,5 @@ def checked_blocks(
     """
     for item in blocks:
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise TypeError(
-                f"an iterator of blocks must yield pairs (x, y), got {type(item).__name__}"
-            )
+            raise TypeError(f"`x` without `y` must yield pairs (x, y), got {type(item).__name__}")
         yield Block(*check(*item))

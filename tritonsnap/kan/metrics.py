@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tritonsnap.files import write_atomically
+from tritonsnap.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from tritonsnap.kan.protocol import Outcome
@@ -118,10 +118,19 @@ class History(Sequence[Report]):
 
     @classmethod
     def from_json(cls, text: str) -> History:
-        """Read what `to_json` wrote."""
-        reports = [Report(**values) for values in json.loads(text)]
-        for report in reports:
-            report.staleness = {int(age): count for age, count in report.staleness.items()}
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it is no JSON or holds something else.
+        """
+        try:
+            reports = [Report(**values) for values in parse_json(text)]
+            for report in reports:
+                report.staleness = {int(age): count for age, count in report.staleness.items()}
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"`text` holds no reports: {error}") from error
         return cls(reports)
 
     def plot(self, path: str | os.PathLike[str]) -> None:

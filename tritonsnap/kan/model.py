@@ -8,7 +8,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tritonsnap.arrays import device_of, library_of, namespace
+from tritonsnap.arrays import device_of, library_of_arguments, namespace
+from tritonsnap.checks import check_choice, check_integer, check_number
 from tritonsnap.kan import storage
 from tritonsnap.kan.functions import (
     Convention,
@@ -103,17 +104,13 @@ class KAN:
             "outer_points": outer_points,
         }
         for name, least in smallest.items():
-            if given[name] < least:
-                raise ValueError(f"`{name}` must be at least {least}, got {given[name]}")
-        if convention not in get_args(Convention):
-            raise ValueError(
-                f"`convention` must be one of {get_args(Convention)}, got {convention!r}"
-            )
-        if dtype not in _DTYPES:
-            raise ValueError(f"`dtype` must be one of {_DTYPES}, got {dtype!r}")
+            check_integer(name, given[name], least, 2**31)
+        check_choice("convention", convention, get_args(Convention))
+        check_choice("dtype", dtype, _DTYPES)
         for name, step in (("inner_step", inner_step), ("outer_step", outer_step)):
-            if step is not None and not 0 <= step < np.inf:
-                raise ValueError(f"`{name}` must be finite and not negative, got {step}")
+            if step is not None:
+                check_number(name, step, "[0, inf)", 0, np.inf)
+        check_integer("seed", seed)
         self.inputs, self.addends, self.targets = inputs, addends, targets
         self.inner_points, self.outer_points = inner_points, outer_points
         self.convention: Convention = convention
@@ -209,7 +206,9 @@ class KAN:
         ValueError
             If the shape does not fit, or the model has not seen any data.
         """
-        library = library_of(x)
+        library = library_of_arguments({"x": x})
+        if "float" not in str(x.dtype) and "int" not in str(x.dtype):
+            raise TypeError(f"`x` must hold real numbers, got {x.dtype}")
         self._check_width("x", x, self.inputs)
         functions = self.functions_in(library, None if library == "numpy" else device_of(x))
         xp = namespace(library)
@@ -268,8 +267,7 @@ class KAN:
         inner_points = inner_points or self.inner_points
         outer_points = outer_points or self.outer_points
         for name, points in (("inner_points", inner_points), ("outer_points", outer_points)):
-            if points < 2:
-                raise ValueError(f"`{name}` must be at least 2, got {points}")
+            check_integer(name, points, 2, 2**31)
         self.functions = self._owned(
             functions._replace(
                 inner=_resampled(functions.inner, inner_points),
@@ -293,7 +291,11 @@ class KAN:
         ValueError
             If it is damaged or holds something else.
         """
-        return cls.restored(*storage.read_model(path))
+        settings, functions = storage.read_model(path)
+        try:
+            return cls.restored(settings, functions)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} holds no valid model: {error}") from error
 
     def to_json(self) -> str:
         """Write the model as JSON text, with the names of the ``.npz`` file and nested lists."""
@@ -327,10 +329,10 @@ class KAN:
         ------
         ValueError
             If a shape does not fit.
+        TypeError
+            If they hold no real numbers.
         """
-        # a value too large for the dtype becomes infinite, and is counted as such
-        with np.errstate(over="ignore"):
-            x, y = np.asarray(x, self.dtype), np.asarray(y, self.dtype)
+        x, y = self._numbers("x", x), self._numbers("y", y)
         if y.ndim == 1:
             y = y[:, None]
         self._check_width("x", x, self.inputs)
@@ -338,6 +340,17 @@ class KAN:
         if len(x) != len(y):
             raise ValueError(f"`x` and `y` must hold equally many records, got {len(x)}, {len(y)}")
         return x, y
+
+    def _numbers(self, name: str, values: ArrayLike) -> NDArray[Any]:
+        """Bring values to the dtype; what is too large for it is infinite, and counted as such."""
+        try:
+            array = np.asarray(values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`{name}` must be an array, got {type(values).__name__}") from error
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"`{name}` must hold real numbers, got dtype {array.dtype}")
+        with np.errstate(over="ignore"):
+            return array.astype(self.dtype, copy=False)
 
     def _check_width(self, name: str, array: Any, width: int) -> None:
         if array.ndim != 2 or array.shape[1] != width:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.files import parse_json, read_arrays, write_arrays
 from tritonsnap.kan.functions import Functions
 
 FORMAT = "tritonsnap.KAN/1"
@@ -74,6 +74,8 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> tuple[Settings, Functions
         functions = Functions(*(arrays[name] for name in Functions._fields))
     except KeyError as error:
         raise ValueError(f"{error} is missing") from error
+    if any(array.dtype.kind not in "iuf" for array in functions):
+        raise ValueError("the functions must be real numbers")
     _check_shapes(functions, settings)
     return settings, functions
 
@@ -87,11 +89,11 @@ def to_json(settings: Mapping[str, Any], functions: Functions | None) -> str:
 def from_json(text: str) -> tuple[Settings, Functions | None]:
     """Read a model from JSON text; see `KAN.from_json`."""
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
+        values = parse_json(text)
+    except ValueError as error:
         raise ValueError(f"`text` is not JSON: {error}") from error
     found = values.pop("format", None) if isinstance(values, dict) else None
-    if found != FORMAT:
+    if not isinstance(found, str) or found != FORMAT:
         raise ValueError(f"`text` holds {found!r}, expected {FORMAT!r}")
     try:
         return from_arrays({name: np.asarray(value) for name, value in values.items()})

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.checks import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_number,
+    check_share,
+)
+from tritonsnap.files import parse_json, read_arrays, write_arrays
 from tritonsnap.kan import storage
 from tritonsnap.kan.data import Block, Source, checked_blocks, finite_records, shuffled
 from tritonsnap.kan.engines import Engine, EngineName, Plan, open_engine
@@ -102,38 +109,36 @@ class Trainer:
         self.settings = {
             name: value for name, value in locals().items() if name not in ("self", "model")
         }
-        if engine not in get_args(EngineName):
-            raise ValueError(f"`engine` must be one of {get_args(EngineName)}, got {engine!r}")
-        if solver not in get_args(Solver):
-            raise ValueError(f"`solver` must be one of {get_args(Solver)}, got {solver!r}")
+        check_instance("model", model, KAN)
+        check_choice("engine", engine, get_args(EngineName))
+        check_choice("solver", solver, get_args(Solver))
         block = _BLOCKS[engine] if block is None else block
-        max_staleness = 4 * clients if max_staleness is None else max_staleness
         for name, number in (
             ("clients", clients),
             ("servers", servers),
             ("block", block),
             ("queue", queue),
         ):
-            if number < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {number}")
+            check_integer(name, number, 1, 2**31)
+        max_staleness = 4 * clients if max_staleness is None else max_staleness
         if engine in ("sequential", "triton") and clients > 1:
             raise ValueError(f"`clients` must be 1 for the engine {engine!r}, got {clients}")
         if servers > model.addends:
             raise ValueError(
                 f"`servers` must be at most {model.addends}, the model's addends, got {servers}"
             )
-        if clip is None:
+        if clip is not None:
+            check_number("clip", clip, "(0, inf]", 0, np.inf)
+        else:
             clip = _CLIP if block >= _SMALLEST_CLIPPED else np.inf
         if select is None:
             select = _SELECT if np.isfinite(clip) else 1.0
         for name, fraction in (("select", select), ("partial", partial)):
-            if not 0 < fraction <= 1:
-                raise ValueError(f"`{name}` must be in (0, 1], got {fraction}")
-        if max_staleness < 0:
-            raise ValueError(f"`max_staleness` must not be negative, got {max_staleness}")
-        for name, positive in (("step", step), ("damping", damping), ("clip", clip)):
-            if positive is not None and not positive > 0:
-                raise ValueError(f"`{name}` must be positive, got {positive}")
+            check_share(name, fraction)
+        check_integer("max_staleness", max_staleness)
+        for name, positive in (("step", step), ("damping", damping)):
+            if positive is not None:
+                check_number(name, positive, "(0, inf]", 0, np.inf)
         if np.isfinite(clip) and block < _SMALLEST_CLIPPED:
             raise ValueError(
                 f"`clip` needs blocks of at least {_SMALLEST_CLIPPED} records to know their "
@@ -218,15 +223,14 @@ class Trainer:
         RuntimeError
             If all clients died, or a server died again and again.
         """
-        if epochs < 1:
-            raise ValueError(f"`epochs` must be at least 1, got {epochs}")
-        if report_every is not None and report_every < 1:
-            raise ValueError(f"`report_every` must be at least 1, got {report_every}")
+        check_integer("epochs", epochs, 1)
+        if report_every is not None:
+            check_integer("report_every", report_every, 1)
         if validation is None and (patience is not None or until is not None):
             raise ValueError("`patience` and `until` need `validation`")
-        if patience is not None and patience < 1:
-            raise ValueError(f"`patience` must be at least 1, got {patience}")
-        held_out = None if validation is None else Block(*self.model.checked_records(*validation))
+        if patience is not None:
+            check_integer("patience", patience, 1)
+        held_out = None if validation is None else self._held_out(validation)
         watch = _Watch(patience, until)
         total, passes = self._passes(x, y)
         with tqdm(
@@ -285,7 +289,7 @@ class Trainer:
         """
         arrays = read_arrays(path, FORMAT)
         try:
-            about, history = json.loads(str(arrays["trainer"])), str(arrays["history"])
+            about, history = parse_json(str(arrays["trainer"])), str(arrays["history"])
             trainer = cls(KAN.restored(*storage.from_arrays(arrays)), **about["settings"])
             trainer.history = History.from_json(history)
             trainer.seconds = about["seconds"]
@@ -293,10 +297,20 @@ class Trainer:
             raise ValueError(f"{path} holds no valid trainer: {error}") from error
         return trainer
 
+    def _held_out(self, validation: Any) -> Block:
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            given = type(validation).__name__
+            raise TypeError(f"`validation` must be a pair (x, y), got {given}")
+        return Block(*self.model.checked_records(*validation))
+
     def _passes(self, x: Any, y: Any) -> tuple[int | None, Callable[[], Iterable[Block]]]:
         """How many records there are, if that is known, and how to go through them once."""
         model = self.model
         if y is None:
+            if not isinstance(x, Iterable):
+                raise TypeError(
+                    f"`x` must be arrays or an iterator of blocks, got {type(x).__name__}"
+                )
             return None, lambda: checked_blocks(x, model.checked_records)
         x, y = model.checked_records(x, y)
         if model.functions is None:

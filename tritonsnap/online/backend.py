@@ -1,15 +1,17 @@
-"""The few things that no array standard has: scan, and the derivative of a loss."""
+"""The few things that no array standard has: scan, and derivatives."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from tritonsnap.arrays import library_of, namespace_of
-from tritonsnap.online.dynamics import index_like
+import numpy as np
+
+from tritonsnap.arrays import Library, library_of, namespace_of
 from tritonsnap.online.trees import map_tree
 
 P = ParamSpec("P")
@@ -95,6 +97,14 @@ def reset_rows(values: Any, reset: Any) -> Any:
     return xp.where(rows, xp.zeros_like(values), values)
 
 
+def index_like(values: Any, index: Any) -> Any:
+    """An index array in the form that the library of `values` indexes with."""
+    if isinstance(values, np.ndarray) or not isinstance(index, np.ndarray):
+        return index
+    xp = namespace_of(values)
+    return xp.asarray(index.astype(np.int64)) if hasattr(values, "requires_grad") else index
+
+
 def take(values: Any, index: Any, axis: int = -1) -> Any:
     """Entries along a (negative) axis at an index array of any shape, all of them in bounds."""
     if library_of(values) == "jax":
@@ -118,6 +128,19 @@ def add_to_first(block: Any, rows: Any) -> Any:
         return block.at[..., 0].add(rows)
     block[..., 0] += rows
     return block
+
+
+def transforms(library: Library) -> Any:
+    """Where `vmap`, `vjp` and `jvp` are: `jax`, or `torch.func`."""
+    return importlib.import_module("jax" if library == "jax" else "torch.func")
+
+
+def derivative(function: Callable[[Any], dict[str, Any]], at: Any) -> dict[str, Any]:
+    """The derivative of an elementwise function, by one JVP (JAX and torch)."""
+    xp = namespace_of(at)
+    ones = xp.ones_like(at)
+    changes: dict[str, Any] = transforms(library_of(at)).jvp(function, (at,), (ones,))[1]
+    return changes
 
 
 def differentiate_loss(

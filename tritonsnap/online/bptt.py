@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
-from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.backend import differentiate_loss, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
 from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.tangents import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.trees import map_tree
 
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.arrays import Library, library_of, library_of_arguments, namespace, namespace_of
+from tritonsnap.checks import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_share,
+    generator_of,
+)
+from tritonsnap.online.backend import derivative
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -61,7 +71,8 @@ class Cell(ABC):
     immediate Jacobian is ``g_q[i] * u_k[j]`` and the dynamics are
     ``sum_k diag(g_k) W_k^T + diag(g_0)``.
 
-    Subclasses define `parts`, `targets`, `make_maps`, `activate` and `partials`.
+    Subclasses define `parts`, `targets`, `make_maps` and `activate`, and `partials` for NumPy and
+    for speed: docs/own-cell.md shows how.
 
     Parameters
     ----------
@@ -95,23 +106,18 @@ class Cell(ABC):
     targets: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        """Check the arguments and what the subclass says."""
         for name in ("inputs", "hidden"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"`{name}` must be an integer, got {value!r}")
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {value}")
+            check_integer(name, getattr(self, name), 1, 2**31)
         for name in ("density", "input_density"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"`{name}` must lie in (0, 1], got {getattr(self, name)!r}")
+            check_share(name, getattr(self, name))
+        check_integer("seed", self.seed)
+        self._check_maps()
         shapes = {linear.name: linear.shape for linear in self.maps if linear.source != "one"}
         for name, pattern in (self.patterns or {}).items():
             if name not in shapes:
                 raise ValueError(f"`patterns` names {name!r}; the weights are {sorted(shapes)}")
-            if not isinstance(pattern, SparsityPattern):
-                raise TypeError(
-                    f"`patterns[{name!r}]` must be a SparsityPattern, got {type(pattern).__name__}"
-                )
+            check_instance(f"patterns[{name!r}]", pattern, SparsityPattern)
             if pattern.shape != shapes[name]:
                 raise ValueError(
                     f"`patterns[{name!r}]` must have shape {shapes[name]} (inputs, units), "
@@ -128,11 +134,10 @@ class Cell(ABC):
     def activate(self, xp: Any, a: Arrays, state: Arrays) -> Arrays:
         """The new parts of the state from preactivations ``a`` and old parts, all [..., units]."""
 
-    @abstractmethod
     def partials(
         self, xp: Any, a: Arrays, state: Arrays, new: Arrays
     ) -> tuple[dict[str, Arrays], dict[tuple[str, str], Any]]:
-        """The partial derivatives of `activate`.
+        """The partial derivatives of `activate`; by default one JVP for each of its arguments.
 
         Returns
         -------
@@ -140,7 +145,42 @@ class Cell(ABC):
             For each target the derivative of each part that depends on it.
         own
             Derivatives of new parts in old ones by ``(new part, old part)``, where there are any.
+
+        Raises
+        ------
+        TypeError
+            By default, if the arrays are NumPy's, which cannot differentiate `activate`.
         """
+        if library_of(*new.values()) == "numpy":
+            raise TypeError(
+                f"NumPy cannot differentiate `{type(self).__name__}.activate`: "
+                "add the method `partials`, or use torch or JAX"
+            )
+
+        def from_target(target: str) -> Callable[[Any], Arrays]:
+            return lambda at: self.activate(xp, {**a, target: at}, state)
+
+        def from_part(part: str) -> Callable[[Any], Arrays]:
+            return lambda at: self.activate(xp, a, {**state, part: at})
+
+        gains = {target: derivative(from_target(target), at) for target, at in a.items()}
+        own: dict[tuple[str, str], Any] = {}
+        for origin, at in state.items():
+            changed = derivative(from_part(origin), at)
+            own |= {(part, origin): value for part, value in changed.items()}
+        return gains, own
+
+    def draw(self, generator: np.random.Generator) -> dict[str, NDArray[np.float64]]:
+        """First values [p] of every map's parameters, in canonical order.
+
+        Weights are normal with variance 1 / fan-in (of the existing weights), biases zero.
+        """
+        params = {}
+        for linear in self.maps:
+            fan_in = np.bincount(linear.units, minlength=self.hidden)[linear.units]
+            values = generator.normal(size=linear.num_parameters) / np.sqrt(fan_in)
+            params[linear.name] = np.zeros_like(values) if linear.source == "one" else values
+        return params
 
     # ---- structure -----------------------------------------------------------------------------
 
@@ -153,6 +193,14 @@ class Cell(ABC):
     def rows(self) -> int:
         """Rows of the state: parts times units."""
         return len(self.parts) * self.hidden
+
+    @property
+    def output(self) -> slice:
+        """The rows of the state that the layer above reads: the part "hidden", or all of it."""
+        if "hidden" not in self.parts:
+            return slice(0, self.rows)
+        begin = self.parts.index("hidden") * self.hidden
+        return slice(begin, begin + self.hidden)
 
     @property
     def num_parameters(self) -> int:
@@ -177,17 +225,16 @@ class Cell(ABC):
     @cached_property
     def own_parts(self) -> tuple[tuple[str, str], ...]:
         """Which parts of the new state depend directly on which of the old one."""
-        a = {target: np.zeros(1) for target in self.targets}
-        state = {part: np.zeros(1) for part in self.parts}
-        return tuple(self.partials(np, a, state, self.activate(np, a, state))[1])
+        if self._partials_are_derived:
+            return tuple((to, origin) for to in self.parts for origin in self.parts)
+        return tuple(self._partials_at_zero()[1])
 
     @cached_property
     def gain_parts(self) -> dict[str, tuple[str, ...]]:
         """Which parts of the new state depend on each target."""
-        a = {target: np.zeros(1) for target in self.targets}
-        state = {part: np.zeros(1) for part in self.parts}
-        gains = self.partials(np, a, state, self.activate(np, a, state))[0]
-        return {target: tuple(parts) for target, parts in gains.items()}
+        if self._partials_are_derived:
+            return dict.fromkeys(self.targets, self.parts)
+        return {target: tuple(parts) for target, parts in self._partials_at_zero()[0].items()}
 
     @cached_property
     def digest(self) -> str:
@@ -201,24 +248,29 @@ class Cell(ABC):
         """The maps that read a part of the state."""
         return [linear for linear in self.maps if linear.source in self.parts]
 
-    def weight(
-        self, name: str, source: str, target: str, density: float, inputs: int, number: int
-    ) -> LinearMap:
-        """A weight matrix with drawn or given positions; `number` sets its draw apart."""
-        shape = (inputs, self.hidden)
+    def weight(self, name: str, source: str, target: str) -> LinearMap:
+        """The weights from "input" or a part of the state to a target, dense or sparse.
+
+        Where the cell has them sparse, their positions are those in `patterns`, or drawn: each
+        name has its own draw.
+        """
+        of_input = source == "input"
+        shape = (self.inputs if of_input else self.hidden, self.hidden)
+        density = self.input_density if of_input else self.density
         pattern = (self.patterns or {}).get(name)
         if pattern is None and density < 1:
-            pattern = SparsityPattern.random(
-                shape, density, np.random.default_rng([self.seed, number])
-            )
+            draw = [self.seed, zlib.crc32(name.encode())]
+            pattern = SparsityPattern.random(shape, density, np.random.default_rng(draw))
         return LinearMap(name, source, target, shape, pattern)
+
+    def bias(self, name: str, target: str) -> LinearMap:
+        """A bias, or any other parameter of each unit that `activate` reads as a target."""
+        return LinearMap(name, "one", target, (1, self.hidden))
 
     # ---- values --------------------------------------------------------------------------------
 
     def init(self, rng: Any = 0, like: Library = "numpy", dtype: str = "float32") -> Params:
-        """Draw parameters.
-
-        Kernels are normal with variance 1 / fan-in (of the existing weights), biases zero.
+        """Draw parameters as `draw` says.
 
         Parameters
         ----------
@@ -236,16 +288,13 @@ class Cell(ABC):
             the weights are sparse.
         """
         check_dtype(dtype)
-        generator = _generator(rng)
+        generator = generator_from(rng)
         xp = namespace(like)
-        params = {}
-        for linear in self.maps:
-            fan_in = np.bincount(linear.units, minlength=self.hidden)[linear.units]
-            values = generator.normal(size=linear.num_parameters) / np.sqrt(fan_in)
-            if linear.source == "one":
-                values = np.zeros(linear.num_parameters)
-            params[linear.name] = xp.asarray(np.ascontiguousarray(linear.shaped(values), dtype))
-        return params
+        values = self.draw(generator)
+        return {
+            linear.name: xp.asarray(np.ascontiguousarray(linear.shaped(values[linear.name]), dtype))
+            for linear in self.maps
+        }
 
     def prepare(self, params: Params) -> Prepared:
         """What `step` reads of the parameters; compute it once per update."""
@@ -274,15 +323,19 @@ class Cell(ABC):
         new = self.activate(xp, a, parts)
         gains, own = self.partials(xp, a, parts, new)
         zero = xp.zeros_like(new[self.parts[0]])
+
+        def filled(value: Any) -> Any:
+            return zero if value is None else xp.broadcast_to(value, zero.shape)
+
         stacked = [
-            self._joined(xp, {part: gains[target].get(part, zero) for part in self.parts})
+            self._joined(xp, {part: filled(gains[target].get(part)) for part in self.parts})
             for target in self.targets
         ]
         direct = None
         if own:
             direct = xp.stack(
                 [
-                    xp.stack([own.get((to, origin), zero) for origin in self.parts], axis=-2)
+                    xp.stack([filled(own.get((to, origin))) for origin in self.parts], axis=-2)
                     for to in self.parts
                 ],
                 axis=-3,
@@ -291,21 +344,53 @@ class Cell(ABC):
             self._joined(xp, new), xp.stack(stacked, axis=-2), direct, xp.concat(sources, axis=-1)
         )
 
+    def shaped(self, flat: Any) -> Params:
+        """Numbers [parameters] in canonical order, map by map, in the shapes of the parameters."""
+        params, begin = {}, 0
+        for linear in self.maps:
+            end = begin + linear.num_parameters
+            params[linear.name] = linear.shaped(flat[..., begin:end])
+            begin = end
+        return params
+
     def check_params(self, params: Params) -> None:
         """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
-        expected = {linear.name: linear.parameter_shape for linear in self.maps}
-        if set(params) != set(expected):
-            raise ValueError(f"`params` must have {sorted(expected)}, got {sorted(params)}")
-        for name, shape in expected.items():
-            if tuple(params[name].shape) != shape:
-                raise ValueError(
-                    f"`params[{name!r}]` must have shape {shape}, got {tuple(params[name].shape)}"
-                )
+        check_shapes(params, {linear.name: linear.parameter_shape for linear in self.maps})
 
     def check_input(self, name: str, x: Any) -> None:
         """Raise a `ValueError` that names `name` unless `x` is [..., inputs]."""
         if x.ndim == 0 or x.shape[-1] != self.inputs:
             raise ValueError(f"`{name}` must have shape [..., {self.inputs}], got {list(x.shape)}")
+
+    def _check_maps(self) -> None:
+        where = f"`{type(self).__name__}.make_maps`"
+        names = [linear.name for linear in self.maps]
+        if len(set(names)) < len(names):
+            raise ValueError(f"{where} gives a name twice: {names}")
+        for linear in self.maps:
+            if linear.source not in self.sources:
+                raise ValueError(
+                    f"{where}: the source of {linear.name!r} must be one of "
+                    f"{tuple(self.sources)}, got {linear.source!r}"
+                )
+            if linear.target not in self.targets:
+                raise ValueError(
+                    f"{where}: the target of {linear.name!r} must be one of {self.targets}, "
+                    f"got {linear.target!r}"
+                )
+        missing = set(self.targets) - {linear.target for linear in self.maps}
+        if missing:
+            raise ValueError(f"{where} feeds nothing to the targets {sorted(missing)}")
+
+    @property
+    def _partials_are_derived(self) -> bool:
+        return type(self).partials is Cell.partials
+
+    def _partials_at_zero(self) -> tuple[dict[str, Arrays], dict[tuple[str, str], Any]]:
+        a = {target: np.zeros(1) for target in self.targets}
+        state = {part: np.zeros(1) for part in self.parts}
+        with np.errstate(all="ignore"):
+            return self.partials(np, a, state, self.activate(np, a, state))
 
     def _preactivations(
         self, xp: Any, ready: Prepared, state: Any, x: Any
@@ -336,17 +421,30 @@ class Cell(ABC):
         return xp.concat([parts[part] for part in self.parts], axis=-1)
 
 
+def check_shapes(params: Params, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise an error that names the parameter unless all are there in the expected shapes."""
+    check_instance("params", params, dict)
+    if set(params) != set(expected):
+        raise ValueError(f"`params` must have {sorted(expected)}, got {sorted(params)}")
+    library_of_arguments({f"params[{name!r}]": params[name] for name in expected})
+    for name, shape in expected.items():
+        if tuple(params[name].shape) != shape:
+            raise ValueError(
+                f"`params[{name!r}]` must have shape {shape}, got {tuple(params[name].shape)}"
+            )
+
+
 def check_dtype(dtype: str) -> None:
     """Raise a `ValueError` unless `dtype` is one that parameters and carries may have."""
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"`dtype` must be 'float32' or 'float64', got {dtype!r}")
+    check_choice("dtype", dtype, ("float32", "float64"))
 
 
-def _generator(rng: Any) -> np.random.Generator:
+def generator_from(rng: Any, name: str = "rng") -> np.random.Generator:
+    """A generator from a seed, a NumPy `Generator` or a JAX key; errors name the argument."""
     if hasattr(rng, "dtype") and library_of(rng) == "jax":
         from jax import dtypes, random
 
         typed = dtypes.issubdtype(rng.dtype, dtypes.prng_key)  # type: ignore[attr-defined]
         key = random.key_data(rng) if typed else rng
         return np.random.default_rng(np.asarray(key).ravel().tolist())
-    return np.random.default_rng(rng)
+    return generator_of(name, rng)

@@ -7,9 +7,10 @@ import os
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tritonsnap.arrays import device_of, library_of, namespace, to_numpy
-from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.arrays import device_of, library_of, namespace, namespace_of, to_numpy
+from tritonsnap.files import parse_json, read_arrays, write_arrays
 from tritonsnap.online.trees import map_tree, named_leaves
 
 FORMAT = "tritonsnap checkpoint 1"
@@ -31,7 +32,7 @@ def save_checkpoint(path: str | os.PathLike[str], config: dict[str, Any], tree: 
     """
     arrays = {_CONFIG: np.asarray(json.dumps(config))}
     for name, leaf in named_leaves(tree):
-        arrays[_TREE + name] = np.asarray(leaf) if _is_number(leaf) else to_numpy(leaf)
+        arrays[_TREE + name] = np.asarray(leaf) if _is_number(leaf) else _stored(leaf)
     write_arrays(path, FORMAT, arrays)
 
 
@@ -45,9 +46,10 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     ValueError
         If it is damaged or no checkpoint.
     """
+    arrays = read_arrays(path, FORMAT)
     try:
-        config = json.loads(str(read_arrays(path, FORMAT)[_CONFIG]))
-    except (KeyError, json.JSONDecodeError) as error:
+        config = parse_json(str(arrays[_CONFIG]))
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged: it holds no configuration") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} is damaged: its configuration is no object")
@@ -82,8 +84,10 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any) -> Any:
         if _is_number(template):
             if array.shape != ():
                 raise ValueError(f"{path}: {name!r} must be a number, got shape {array.shape}")
+            if array.dtype.kind not in "biuf" or not np.isfinite(array):
+                raise ValueError(f"{path}: {name!r} must be a number, got {array}")
             return type(template)(array.item())
-        reference = to_numpy(template)
+        reference = _stored(template)
         if array.shape != reference.shape or array.dtype != reference.dtype:
             raise ValueError(
                 f"{path} belongs to another configuration: {name!r} is {array.dtype}"
@@ -92,9 +96,20 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any) -> Any:
         library = library_of(template)
         if library == "numpy":
             return array
-        return namespace(library).asarray(array, device=device_of(template))
+        # a JAX array that was put nowhere in particular goes along with any others
+        anywhere = library == "jax" and not template.committed
+        device = None if anywhere else device_of(template)
+        return namespace(library).asarray(array, device=device, dtype=template.dtype)
 
     return map_tree(restored, like)
+
+
+def _stored(leaf: Any) -> NDArray[Any]:
+    """A leaf as it is written: bfloat16, which NumPy lacks, as float32."""
+    xp = namespace_of(leaf)
+    if str(leaf.dtype).removeprefix("torch.") == "bfloat16":
+        leaf = xp.astype(leaf, xp.float32)
+    return to_numpy(leaf)
 
 
 def _is_number(leaf: Any) -> bool:

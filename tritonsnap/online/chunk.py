@@ -19,10 +19,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.backend import (
     add_to_first,
     differentiate_loss,
+    index_like,
     matmul,
     product_over_time,
     reset_rows,
@@ -31,10 +31,10 @@ from tritonsnap.online.backend import (
     take,
     take_or_zero,
 )
-from tritonsnap.online.carry import Carry
+from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.chunk_structure import Chunking, Elementwise, Groups, Piece
-from tritonsnap.online.dynamics import index_like
+from tritonsnap.online.tangents import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.trees import map_tree
 from tritonsnap.ops import influence_gradient, masked_dsmm
 
@@ -166,7 +166,7 @@ def _chunk(
 
     state, linear = scan(forward, carry.state, (xs, resets))
     loss, delta, of_readout = differentiate_loss(loss_fn, readout, linear.state, ys, mask)
-    influence = list(carry.influence)
+    influence = list(widened(carry))
     shapes = learner.plan.packing_for(xs).column_shapes()
     columns = [xp.zeros(shape, dtype=xs.dtype) for shape in shapes]
     last = None
@@ -200,7 +200,7 @@ def _chunk(
     gradients = parameter_gradients(
         learner.cell, linear.sources, preactivation_adjoint(learner.cell, linear.gains, adjoint)
     )
-    carry = Carry(state, tuple(influence), carry.step + xs.shape[0])
+    carry = Carry(state, narrowed(influence, carry), carry.step + xs.shape[0])
     return carry, loss, tuple(columns), gradients, of_readout
 
 

@@ -345,7 +345,7 @@ def _groups(
     else:
         row, place = supports.ravel(), np.tile(np.arange(size), num_groups)
         adjoint_rows = np.arange(num_groups * size).reshape(supports.shape)
-    in_order = np.array_equal(adjoint_rows.ravel(), np.arange(num_groups * size))
+    in_order = np.array_equal(adjoint_rows.ravel(), np.arange(len(row)))
     parts = np.arange(num_rows // cell.hidden)[:, None]
     gain_row = parts * cell.hidden + columns.units[:, None, :]  # [G, parts, U]
     unit_row = np.full(gain_row.shape, len(row), np.int64)
@@ -405,7 +405,7 @@ def _diagonal(dynamics: DynamicsStructure, packing: Packing) -> tuple[DynamicsSt
     own = pattern.rows[pattern.rows == pattern.cols]
     place = np.full(pattern.shape[0], len(own), np.int64)
     place[own] = np.arange(len(own))
-    in_order = np.array_equal(place, np.arange(pattern.shape[0]))
+    in_order = np.array_equal(own, np.arange(pattern.shape[0]))
     return _entries_of(dynamics, packing, own, own), None if in_order else compact(place)
 
 

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tritonsnap
-from tritonsnap.arrays import LIBRARIES, Library
+from tritonsnap.arrays import LIBRARIES, Library, fastest_library
 from tritonsnap.online.optimizers import SGD, Adam, Optimizer
 from tritonsnap.online.tasks import CopyTask, TextTask, reference_text
 
 TaskName = Literal["text", "copy"]
-CellName = Literal["rnn", "gru"]
-MethodName = Literal["snap", "rtrl", "bptt"]
+CellName = Literal["rnn", "leaky", "gru", "lstm", "lru"]
+MethodName = Literal["snap", "rtrl", "rflo", "uoro", "bptt"]
+InfluenceName = Literal["float32", "float16", "bfloat16"]
 OptimizerName = Literal["sgd", "adam"]
 
 GRADIENT_NORM = 1.0
 """Gradients (per prediction) are clipped to this norm."""
 
 
-def fastest_backend() -> Library:
-    """JAX if it is installed, else torch, else NumPy; found without importing any."""
-    for library in ("jax", "torch"):
-        if importlib.util.find_spec(library) is not None:
-            return library
-    return "numpy"
+def make_cell(
+    name: CellName, inputs: int, hidden: int, density: float, seed: int
+) -> tritonsnap.Cell:
+    """Build a cell by the name that the command line has for it."""
+    kinds: dict[CellName, type[tritonsnap.Cell]] = {
+        "rnn": tritonsnap.RNN,
+        "leaky": tritonsnap.LeakyRNN,
+        "gru": tritonsnap.GRU,
+        "lstm": tritonsnap.LSTM,
+        "lru": tritonsnap.LRU,
+    }
+    return kinds[name](inputs=inputs, hidden=hidden, density=density, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -44,16 +50,24 @@ class TrainingConfig:
         Array library; by default the fastest one that is installed.
     cell, hidden, density
         Kind of cell, its units, and the density of its recurrent weights in (0, 1].
+    layers
+        Layers of that kind, one above the other.
+    exact
+        Whether the influence of several layers crosses them: see `tritonsnap.Stack`.
     method, order
-        ``"snap"`` of that order, exact ``"rtrl"``, or ``"bptt"`` (both without order).
+        ``"snap"`` of that order, or one without: exact ``"rtrl"``, the local ``"rflo"``, the
+        unbiased but noisy ``"uoro"``, or ``"bptt"``.
+    influence_dtype
+        What the influence of SnAp, RTRL and RFLO is stored in; NumPy has no ``"bfloat16"``.
     batch
         Rows trained side by side.
     update_every
-        Time steps between updates of the parameters.
+        Time steps k between updates of the parameters: 1 learns at every step. The influence goes
+        on across updates; BPTT looks back k steps, no further.
     optimizer, learning_rate
         The optimizer and its step size.
     seed
-        Decides parameters, sparsity and the copy task's stream.
+        Decides parameters, sparsity, the signs of UORO and the copy task's stream.
 
     Raises
     ------
@@ -63,12 +77,15 @@ class TrainingConfig:
 
     task: TaskName = "text"
     text: str | None = None
-    backend: Library = field(default_factory=fastest_backend)
+    backend: Library = field(default_factory=fastest_library)
     cell: CellName = "gru"
     hidden: int = 256
     density: float = 1.0
+    layers: int = 1
+    exact: bool = False
     method: MethodName = "snap"
     order: int = 1
+    influence_dtype: InfluenceName = "float32"
     batch: int = 16
     update_every: int = 8
     optimizer: OptimizerName = "adam"
@@ -81,19 +98,30 @@ class TrainingConfig:
             ("backend", LIBRARIES),
             ("cell", get_args(CellName)),
             ("method", get_args(MethodName)),
+            ("influence_dtype", get_args(InfluenceName)),
             ("optimizer", get_args(OptimizerName)),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"`{name}` must be one of {allowed}, got {getattr(self, name)!r}")
-        for name in ("hidden", "order", "batch", "update_every"):
+        for name in ("hidden", "layers", "order", "batch", "update_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
         if not 0 < self.density <= 1:
             raise ValueError(f"`density` must be in (0, 1], got {self.density}")
         if not self.learning_rate > 0:
             raise ValueError(f"`learning_rate` must be positive, got {self.learning_rate}")
+        if self.influence_dtype != "float32" and self.method in ("uoro", "bptt"):
+            raise ValueError(f"`influence_dtype`: {self.method} keeps no influence to store")
+        if self.influence_dtype == "bfloat16" and self.backend == "numpy":
+            raise ValueError("`influence_dtype`: NumPy has no bfloat16, only float16")
         if self.seed < 0:
             raise ValueError(f"`seed` must not be negative, got {self.seed}")
+        if self.exact and self.layers == 1:
+            raise ValueError("`exact` goes with several `layers` only")
+        if self.layers > 1 and self.method in ("rflo", "uoro"):
+            raise ValueError(f"`method`: {self.method} learns one layer, got {self.layers}")
+        if self.layers > 1 and self.influence_dtype != "float32":
+            raise ValueError("`influence_dtype` goes with one layer only")
         if self.text is not None and self.task != "text":
             raise ValueError("`text` goes with the task 'text' only")
 
@@ -110,12 +138,24 @@ class TrainingConfig:
         return TextTask(reference_text() if self.text is None else _read(self.text), self.batch)
 
     def make_learner(self, inputs: int) -> Any:
-        """Build the cell and its learner."""
-        kind = {"rnn": tritonsnap.RNN, "gru": tritonsnap.GRU}[self.cell]
-        cell = kind(inputs=inputs, hidden=self.hidden, density=self.density, seed=self.seed)
+        """Build the network and its learner."""
+        cells = [
+            make_cell(
+                self.cell,
+                self.hidden if number else inputs,
+                self.hidden,
+                self.density,
+                self.seed + number,
+            )
+            for number in range(self.layers)
+        ]
+        cell: Any = cells[0] if self.layers == 1 else tritonsnap.Stack(cells, exact=self.exact)
+        stored = None if self.influence_dtype == "float32" else self.influence_dtype
         learners: dict[str, Callable[[], Any]] = {
-            "snap": lambda: tritonsnap.SnAp(cell, order=self.order),
-            "rtrl": lambda: tritonsnap.RTRL(cell),
+            "snap": lambda: tritonsnap.SnAp(cell, self.order, influence_dtype=stored),
+            "rtrl": lambda: tritonsnap.RTRL(cell, influence_dtype=stored),
+            "rflo": lambda: tritonsnap.RFLO(cell, influence_dtype=stored),
+            "uoro": lambda: tritonsnap.UORO(cell, seed=self.seed),
             "bptt": lambda: tritonsnap.BPTT(cell),
         }
         return learners[self.method]()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
+from tritonsnap.online.backend import index_like
 from tritonsnap.online.cell import Cell, Linearization, Params
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.plan.compact import compact
@@ -23,40 +24,61 @@ class Operand(NamedTuple):
     row_scale: Any
 
 
-def immediate_pattern(cell: Cell) -> SparsityPattern:
-    """Where ``df/dtheta`` may be nonzero: [rows, parameters]."""
-    units = np.arange(cell.hidden)
-    supports, kinds = [], []
-    for number, target in enumerate(cell.targets):
-        parts = np.array([cell.parts.index(part) for part in cell.gain_parts[target]], np.int64)
-        supports += [parts * cell.hidden + unit for unit in units]
-        kinds += [
-            number * cell.hidden + linear.units for linear in cell.maps if linear.target == target
-        ]
-    sizes = [len(support) for support in supports]
+def preactivation_pattern(cell: Cell) -> SparsityPattern:
+    """Where the influence of one step is kept, by preactivation: [rows, targets * units].
+
+    What feeds unit i has all parts of unit i, those too that its derivative leaves at zero: a
+    unit's parts stay together, and SnAp-1 is BPTT without the paths between units.
+    """
+    units, parts = np.arange(cell.hidden), np.arange(len(cell.parts)) * cell.hidden
     return SparsityPattern.from_columns(
-        (cell.rows, cell.num_parameters),
-        np.concatenate([[0], np.cumsum(sizes)]),
-        np.concatenate(supports),
-        np.concatenate(kinds),
+        (cell.rows, len(cell.targets) * cell.hidden),
+        np.arange(cell.hidden + 1) * len(parts),
+        (units[:, None] + parts).reshape(-1),
+        np.tile(units, len(cell.targets)),
     )
 
 
-def dynamics_pattern(cell: Cell) -> SparsityPattern:
-    """Where ``ds_t/ds_{t-1}`` may be nonzero: the union of all paths from state to state."""
+def immediate_pattern(cell: Cell) -> SparsityPattern:
+    """Where the influence of one step is kept: [rows, parameters]; see `preactivation_pattern`."""
+    columns = [cell.targets.index(m.target) * cell.hidden + m.units for m in cell.maps]
+    return preactivation_pattern(cell).take_columns(np.concatenate(columns))
+
+
+def dynamics_pattern(cell: Cell, weighted: bool = True) -> SparsityPattern:
+    """Where ``ds_t/ds_{t-1}`` may be nonzero: the union of all paths from state to state.
+
+    Without `weighted` only the direct paths within each unit, such as a leak or a forget gate.
+    """
     rows: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
     cols: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
     units = np.arange(cell.hidden)
     for to, origin in cell.own_parts:
         rows.append(cell.parts.index(to) * cell.hidden + units)
         cols.append(cell.parts.index(origin) * cell.hidden + units)
-    for linear in cell.recurrent_maps():
+    dense = []
+    for linear in cell.recurrent_maps() if weighted else ():
+        if linear.pattern is None:
+            dense.append(_dense_paths(cell, linear))
+            continue
         for part in cell.gain_parts[linear.target]:
             rows.append(cell.parts.index(part) * cell.hidden + linear.units.astype(np.int64))
             cols.append(cell.parts.index(linear.source) * cell.hidden + linear.rows)
-    return SparsityPattern.from_coo(
+    thin = SparsityPattern.from_coo(
         np.concatenate(rows), np.concatenate(cols), (cell.rows, cell.rows)
     )
+    return thin.union(*dense)
+
+
+def _dense_paths(cell: Cell, linear: LinearMap) -> SparsityPattern:
+    """The paths through a dense map: one support for all units of the part that it reads."""
+    units = np.arange(cell.hidden)
+    parts = [cell.parts.index(part) for part in cell.gain_parts[linear.target]]
+    support = np.concatenate([part * cell.hidden + units for part in parts])
+    origin = np.repeat(np.arange(len(cell.parts)), cell.hidden)
+    unread = np.where(origin == cell.parts.index(linear.source), 0, 1)
+    indptr = [0, len(support), len(support)]
+    return SparsityPattern.from_columns((cell.rows, cell.rows), indptr, support, unread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +97,25 @@ class DynamicsStructure:
     own_index : [nnz], or None
         The place of the entry's direct derivative among those of all pairs of parts; None if there
         are none, or if they are in order.
+    weighted
+        Whether the paths through recurrent weights count; else only the direct ones do.
     """
 
     cell: Cell
     weight_index: tuple[Any, ...]
     row: Any
     own_index: Any
+    weighted: bool = True
+
+    @property
+    def maps(self) -> list[LinearMap]:
+        """The recurrent maps that count."""
+        return self.cell.recurrent_maps() if self.weighted else []
 
     @classmethod
-    def build(cls, cell: Cell, dynamics: SparsityPattern) -> DynamicsStructure:
+    def build(
+        cls, cell: Cell, dynamics: SparsityPattern, weighted: bool = True
+    ) -> DynamicsStructure:
         """Look up the weights of the entries of `dynamics`."""
         to, unit = np.divmod(dynamics.rows.astype(np.int64), cell.hidden)
         origin, source = np.divmod(dynamics.cols.astype(np.int64), cell.hidden)
@@ -96,7 +128,7 @@ class DynamicsStructure:
             if np.array_equal(own_index, np.arange(parts * parts * cell.hidden)):
                 own_index = None
         weights = []
-        for linear in cell.recurrent_maps():
+        for linear in cell.recurrent_maps() if weighted else ():
             reached = [cell.parts.index(part) for part in cell.gain_parts[linear.target]]
             fits = np.isin(to, reached) & (origin == cell.parts.index(linear.source))
             weights.append(_stored_place(linear, source, unit, fits))
@@ -105,6 +137,7 @@ class DynamicsStructure:
             weight_index=tuple(compact(index) for index in weights),
             row=None if in_order else compact(dynamics.rows),
             own_index=None if own_index is None else compact(own_index),
+            weighted=weighted,
         )
 
     def take(self, place: NDArray[np.integer], rows: NDArray[np.integer]) -> DynamicsStructure:
@@ -143,7 +176,7 @@ class DynamicsStructure:
     def prepare(self, params: Params, dense: bool) -> tuple[Any, ...]:
         """The recurrent weights of each target, where D has entries (or as [rows, rows])."""
         weights: dict[str, Any] = {}
-        for linear, index in zip(self.cell.recurrent_maps(), self.weight_index, strict=True):
+        for linear, index in zip(self.maps, self.weight_index, strict=True):
             values = params[linear.name]
             part = self._dense(linear, values) if dense else _at(values.reshape(-1), index)
             known = weights.get(linear.target)
@@ -152,9 +185,9 @@ class DynamicsStructure:
 
     def operand(self, weights: tuple[Any, ...], step: Linearization, dense: bool) -> Operand:
         """D of a step, from what `prepare` returns."""
-        targets = list(dict.fromkeys(linear.target for linear in self.cell.recurrent_maps()))
+        targets = list(dict.fromkeys(linear.target for linear in self.maps))
         numbers = [self.cell.targets.index(target) for target in targets]
-        if len(numbers) == 1 and step.own is None:  # diag(g) W is never multiplied out
+        if step.own is None and len(numbers) == 1:  # diag(g) W is never multiplied out
             return Operand(weights[0], step.gains[..., numbers[0], :])
         total = None
         for number, weight in zip(numbers, weights, strict=True):
@@ -166,7 +199,10 @@ class DynamicsStructure:
             part = gain * weight
             total = part if total is None else total + part
         if step.own is not None:
-            total = total + (self._dense_own(step.own) if dense else self._own_values(step.own))
+            part = self._dense_own(step.own) if dense else self._own_values(step.own)
+            total = part if total is None else total + part
+        if total is None:  # no path at all
+            total = step.state[..., :0]
         return Operand(total, None)
 
     def multiplied(self, weights: tuple[Any, ...], step: Linearization, dense: bool) -> Any:
@@ -239,11 +275,3 @@ def _at(values: Any, index: Any) -> Any:
 
 def _take(values: Any, index: Any) -> Any:
     return values[..., index_like(values, index)]
-
-
-def index_like(values: Any, index: Any) -> Any:
-    """An index array in the form that the library of `values` indexes with."""
-    if isinstance(values, np.ndarray) or not isinstance(index, np.ndarray):
-        return index
-    xp = namespace_of(values)
-    return xp.asarray(index.astype(np.int64)) if hasattr(values, "requires_grad") else index

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tritonsnap.arrays import Library, namespace, to_numpy
+from tritonsnap.online.learner import Learner
 from tritonsnap.online.readout import Readout
 from tritonsnap.online.tasks import TextTask
 from tritonsnap.online.tasks.stream import one_hot
@@ -18,7 +19,7 @@ WARM_UP = 100
 
 
 def held_out_bits(
-    cell: Any, readout: Readout, params: tuple[Any, Any], task: TextTask, library: Library
+    learner: Learner, readout: Readout, params: tuple[Any, Any], task: TextTask, library: Library
 ) -> float:
     """Mean bits per character on the held-out text.
 
@@ -27,21 +28,21 @@ def held_out_bits(
     """
     xp = namespace(library)
     inputs, targets, mask = task.held_out_windows(HELD_OUT_ROWS, WARM_UP)
-    state = _zero_state(cell, HELD_OUT_ROWS, library)
-    advance = _compiled(library, cell.step)
+    state = _zero_state(learner, HELD_OUT_ROWS, library)
+    advance = _compiled(library, learner.cell.step)
     score = _compiled(library, readout)
-    ready = cell.prepare(params[0])
+    ready = learner.cell.prepare(params[0])
     total = 0.0
     for ids, following, counted in zip(inputs, targets, mask, strict=True):
         state = advance(ready, state, xp.asarray(one_hot(ids, task.inputs)))
         if counted.any():
-            losses = to_numpy(score(params[1], state, xp.asarray(following)))
+            losses = to_numpy(score(params[1], learner.output_of(state), xp.asarray(following)))
             total += float((losses * counted).sum())
     return total / math.log(2) / len(task.held_out)
 
 
 def generate_text(
-    cell: Any,
+    learner: Learner,
     readout: Readout,
     params: tuple[Any, Any],
     task: TextTask,
@@ -52,21 +53,21 @@ def generate_text(
     """Text drawn character by character, going on from the end of the training text."""
     xp = namespace(library)
     rng = np.random.default_rng(seed)
-    state = _zero_state(cell, 1, library)
-    advance = _compiled(library, cell.step)
-    ready = cell.prepare(params[0])
+    state = _zero_state(learner, 1, library)
+    advance = _compiled(library, learner.cell.step)
+    ready = learner.cell.prepare(params[0])
     ids = list(task.train[-WARM_UP:])
     for place in range(len(ids) + length - 1):
         state = advance(ready, state, xp.asarray(one_hot(np.asarray([ids[place]]), task.inputs)))
         if place == len(ids) - 1:
-            logits = to_numpy(readout.outputs_of(params[1], state))[0]
+            logits = to_numpy(readout.outputs_of(params[1], learner.output_of(state)))[0]
             # the largest of logits plus Gumbel noise is a draw from their softmax
             ids.append(int(np.argmax(logits + rng.gumbel(size=logits.shape))))
     return task.decode(np.asarray(ids[-length:]))
 
 
-def _zero_state(cell: Any, rows: int, library: Library) -> Any:
-    return namespace(library).asarray(np.zeros((rows, cell.hidden), np.float32))
+def _zero_state(learner: Learner, rows: int, library: Library) -> Any:
+    return namespace(library).asarray(np.zeros((rows, learner.cell.rows), np.float32))
 
 
 def _compiled(library: Library, function: Callable[..., Any]) -> Callable[..., Any]:

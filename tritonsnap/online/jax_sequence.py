@@ -13,7 +13,13 @@ from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.chunk_structure import Chunking, map_arrays
 from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.stack.feed_forward import FeedForward
+from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
+from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
+from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
+from tritonsnap.online.uoro import UORO
 from tritonsnap.plan.jax_tree import Static, on_device
 
 
@@ -38,21 +44,21 @@ def run(learner: Learner, *arguments: Any) -> Any:
     return _run(learner, *arguments)
 
 
-def _places(learner: Learner) -> list[Any]:
-    """The index arrays of the cell's sparse weights."""
-    cell = learner.cell
-    return on_device([m.place for m in cell.maps if m.pattern is not None], cell)
+def places_of(layer: Cell | FeedForward) -> list[Any]:
+    """The index arrays of the sparse weights."""
+    return on_device([m.place for m in layer.maps if m.pattern is not None], layer)
 
 
-def _with_places(cell: Cell, places: list[Any]) -> Cell:
-    view, rest = copy.copy(cell), iter(places)
+def with_places(layer: Any, places: list[Any]) -> Any:
+    """The same layer with other index arrays: operands of a program."""
+    view, rest = copy.copy(layer), iter(places)
     view.__dict__["maps"] = tuple(
-        linear if linear.pattern is None else linear.with_place(next(rest)) for linear in cell.maps
+        linear if linear.pattern is None else linear.with_place(next(rest)) for linear in layer.maps
     )
     return view
 
 
-def _view(host: Learner) -> Any:
+def view_of(host: Learner) -> Any:
     """A copy of a learner whose index arrays may be replaced by operands of a program."""
     view = object.__new__(type(host))
     view.__dict__.update(host.__dict__, host=host)
@@ -63,30 +69,31 @@ def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     dynamics = learner.dynamics
     host = learner.__dict__.get("host", learner)
     digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
-    children = (learner.structure, on_device(dynamics.arrays(), dynamics), _places(learner))
+    arrays = on_device(dynamics.arrays(), dynamics)
+    children = (learner.structure, arrays, places_of(learner.cell))
     return children, Static(host, digest)
 
 
 def _unflatten_snap(static: Static, children: Any) -> SnAp:
     host: SnAp = static.value
     structure, arrays, places = children
-    view: SnAp = _view(host)
+    view: SnAp = view_of(host)
     view.__dict__["structure"] = structure
     if isinstance(arrays, list):  # else a placeholder of a tree transformation
-        view.cell = _with_places(host.cell, places)
+        view.cell = with_places(host.cell, places)
         view.__dict__["dynamics"] = host.dynamics.with_arrays(iter(arrays), view.cell)
     return view
 
 
-def _flatten_bptt(learner: BPTT) -> tuple[Any, Static]:
+def _flatten_plain(learner: Learner) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    return (_places(learner),), Static(host, f"BPTT {host.cell.digest}")
+    return (places_of(learner.cell),), Static(host, f"{type(host).__name__} {host.cell.digest}")
 
 
-def _unflatten_bptt(static: Static, children: Any) -> BPTT:
-    view: BPTT = _view(static.value)
+def _unflatten_plain(static: Static, children: Any) -> Learner:
+    view: Learner = view_of(static.value)
     if isinstance(children[0], list):
-        view.cell = _with_places(view.cell, children[0])
+        view.cell = with_places(view.cell, children[0])
     return view
 
 
@@ -127,7 +134,38 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
     )
 
 
+def _flatten_unfactored(learner: UnfactoredSnAp) -> tuple[Any, Static]:
+    host = learner.__dict__.get("host", learner)
+    digest = f"{type(host).__name__} {host.cell.digest} {host.plan.digest}"
+    blocks = on_device(learner.places(learner.plan.packing("xla")), learner)
+    return (learner.plan, blocks, learner.jacobians, places_of(learner.cell)), Static(host, digest)
+
+
+def _unflatten_unfactored(static: Static, children: Any) -> UnfactoredSnAp:
+    host: UnfactoredSnAp = static.value
+    plan, blocks, jacobians, places = children
+    view: UnfactoredSnAp = view_of(host)
+    view.__dict__.update(plan=plan, jacobians=jacobians)
+    if isinstance(blocks, list):  # else a placeholder of a tree transformation
+        view.__dict__["_places"] = {plan.packing("xla").digest: blocks}
+        view.cell = with_places(host.cell, places)
+    return view
+
+
+jax.tree_util.register_pytree_node(
+    ProjectedJacobians,
+    lambda one: ((one.projection,), Static(one.cell, one.cell.digest)),
+    lambda static, children: ProjectedJacobians(static.value, *children),
+)
+jax.tree_util.register_pytree_node(
+    ResetBeforeJacobians,
+    lambda one: (on_device(list(one.arrays), one), None),
+    lambda _, arrays: ResetBeforeJacobians(tuple(arrays)),
+)
 jax.tree_util.register_pytree_node(Chunking, _flatten_chunking, _unflatten_chunking)
-for kind in (SnAp, RTRL):
+for form in (UnfactoredSnAp, UnfactoredRTRL):
+    jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
+for kind in (SnAp, RTRL, RFLO):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-jax.tree_util.register_pytree_node(BPTT, _flatten_bptt, _unflatten_bptt)
+for plain in (BPTT, UORO, UnfactoredBPTT):
+    jax.tree_util.register_pytree_node(plain, _flatten_plain, _unflatten_plain)

@@ -5,18 +5,24 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
-import numpy as np
-
-from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.arrays import (
+    Library,
+    library_of,
+    library_of_arguments,
+    namespace,
+    namespace_of,
+)
+from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
-from tritonsnap.online.trees import leaves_of
+from tritonsnap.online.trees import leaves_of, named_leaves
 
 if TYPE_CHECKING:
     from tritonsnap.online.chunk_structure import Chunking
+    from tritonsnap.online.stack.network import Stack
 
 LossFunction = Callable[..., Any]
 
@@ -27,13 +33,34 @@ class Learner(ABC):
     Parameters
     ----------
     cell
-        The network.
+        The network: a `Cell`, or a `Stack` where the rule has a form for stacks.
     """
 
-    def __init__(self, cell: Cell) -> None:
-        if not isinstance(cell, Cell):
-            raise TypeError(f"`cell` must be a Cell, got {type(cell).__name__}")
-        self.cell = cell
+    network: ClassVar[type] = Cell
+    """What the rule learns."""
+
+    forms: ClassVar[tuple[type[Learner], ...]] = ()
+    """The forms of the rule for other kinds of networks; see `form_of`."""
+
+    def __new__(cls, cell: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Make the learner, in the form of the rule for this kind of network."""
+        for form in cls.__dict__.get("forms", ()):
+            if isinstance(cell, form.network):
+                return cast(Self, object.__new__(form))
+        return object.__new__(cls)
+
+    def __init__(self, cell: Cell | Stack) -> None:
+        check_instance("cell", cell, self.network)
+        self.cell = cast(Cell, cell)  # what all rules read of it a stack has, too
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that a loss reads: the rows of the state."""
+        return self.cell.rows
+
+    def output_of(self, state: Any) -> Any:
+        """What a loss reads of a state [..., rows]: all of it."""
+        return state
 
     @abstractmethod
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
@@ -179,8 +206,7 @@ class Learner(ABC):
         """`sequence` on checked arguments, step by step, without compiling."""
 
     def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
-        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 1:
-            raise ValueError(f"`batch` must be an integer of at least 1, got {batch!r}")
+        check_integer("batch", batch, 1)
         check_dtype(dtype)
         xp = namespace(like)
         if like == "jax":  # makes learners pytrees, so that jitted functions take them
@@ -194,8 +220,20 @@ class Learner(ABC):
         return xp.where(reset[:, None], xp.zeros_like(state), state)
 
     def _check_step(self, ready: Any, carry: Carry, x: Any, reset: Any) -> None:
+        check_instance("carry", carry, Carry)
+        if isinstance(ready, dict):
+            self.cell.check_params(ready)
+        elif not isinstance(ready, tuple) or not hasattr(ready, "_fields"):
+            raise TypeError(
+                f"`ready` must be what `prepare` returns, or a dict of parameters, "
+                f"got {type(ready).__name__}"
+            )
         weights = leaves_of(ready)
-        library_of(*weights, carry.state, x, reset)
+        library_of_arguments(
+            {"x": x, "carry.state": carry.state},
+            packed={"ready": weights},
+            optional={"reset": reset},
+        )
         batch = carry.state.shape[0]
         if tuple(x.shape) != (batch, self.cell.inputs):
             raise ValueError(
@@ -211,11 +249,11 @@ class Learner(ABC):
         check_mask("reset", reset, (batch,), boolean=True)
 
     def _check_delta(self, carry: Carry, delta: Any) -> None:
-        library_of(carry.state, delta)
-        if tuple(delta.shape) != tuple(carry.state.shape):
-            raise ValueError(
-                f"`dL_dstate` must have shape {list(carry.state.shape)}, got {list(delta.shape)}"
-            )
+        check_instance("carry", carry, Carry)
+        library_of_arguments({"carry.state": carry.state, "dL_dstate": delta})
+        shape = (carry.state.shape[0], self.num_outputs)
+        if tuple(delta.shape) != shape:
+            raise ValueError(f"`dL_dstate` must have shape {list(shape)}, got {list(delta.shape)}")
         if delta.dtype != carry.state.dtype:
             raise TypeError(
                 f"`dL_dstate` must have the carry's dtype {carry.state.dtype}, got {delta.dtype}"
@@ -225,7 +263,11 @@ class Learner(ABC):
         self, params: Params, carry: Carry, xs: Any, ys: Any, mask: Any, resets: Any
     ) -> None:
         self.cell.check_params(params)
-        library_of(*params.values(), carry.state, xs, ys, mask, resets)
+        check_instance("carry", carry, Carry)
+        library_of_arguments(
+            {**dict(named_leaves(params)), "carry.state": carry.state, "xs": xs, "ys": ys},
+            optional={"mask": mask, "resets": resets},
+        )
         batch = carry.state.shape[0]
         if xs.ndim != 3 or tuple(xs.shape[1:]) != (batch, self.cell.inputs):
             raise ValueError(
@@ -235,7 +277,7 @@ class Learner(ABC):
             raise ValueError(f"`xs` must have at least one step, got {list(xs.shape)}")
         if xs.dtype != carry.state.dtype:
             raise TypeError(f"`xs` must have the carry's dtype {carry.state.dtype}, got {xs.dtype}")
-        for name, value in params.items():
+        for name, value in named_leaves(params):
             if value.dtype != carry.state.dtype:
                 raise TypeError(
                     f"`params[{name!r}]` must have the carry's dtype {carry.state.dtype}, "
@@ -249,6 +291,19 @@ class Learner(ABC):
         check_mask("resets", resets, tuple(xs.shape[:2]), boolean=True)
 
 
+Form = TypeVar("Form", bound=type[Learner])
+
+
+def form_of(rule: type[Learner]) -> Callable[[Form], Form]:
+    """Make a class the form of a rule for its kind of `network`: the rule then makes instances."""
+
+    def register(form: Form) -> Form:
+        rule.forms = (*rule.__dict__.get("forms", ()), form)
+        return form
+
+    return register
+
+
 def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -> None:
     """Raise unless `mask` is None or has the given shape, and is boolean where it must be."""
     if mask is None:
@@ -257,13 +312,12 @@ def check_mask(name: str, mask: Any, shape: tuple[int, ...], *, boolean: bool) -
         raise ValueError(f"`{name}` must have shape {list(shape)}, got {list(mask.shape)}")
     if boolean and "bool" not in str(mask.dtype):
         raise TypeError(f"`{name}` must be boolean, got {mask.dtype}")
+    if not any(kind in str(mask.dtype) for kind in ("bool", "int", "float")):
+        raise TypeError(f"`{name}` must hold real numbers, got {mask.dtype}")
 
 
 def check_chunk(chunk: Any) -> None:
     """Raise unless `chunk` is "auto" or an integer of at least 1."""
     if isinstance(chunk, str) and chunk == "auto":
         return
-    if isinstance(chunk, bool) or not isinstance(chunk, (int, np.integer)):
-        raise TypeError(f"`chunk` must be 'auto' or an integer, got {chunk!r}")
-    if chunk < 1:
-        raise ValueError(f"`chunk` must be at least 1, got {chunk}")
+    check_integer("chunk", chunk, 1, allowed="'auto' or an integer")

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from tritonsnap.arrays import Library, device_of, namespace, namespace_of
+from tritonsnap.arrays import Library, device_of, library_of_arguments, namespace, namespace_of
+from tritonsnap.checks import check_choice, check_instance, check_integer, generator_of
 
 Loss = Literal["cross_entropy", "mse"]
 Params = dict[str, Any]
@@ -39,10 +40,8 @@ class Readout:
     loss: Loss = "cross_entropy"
 
     def __post_init__(self) -> None:
-        if self.outputs < 1:
-            raise ValueError(f"`outputs` must be at least 1, got {self.outputs}")
-        if self.loss not in get_args(Loss):
-            raise ValueError(f"`loss` must be one of {get_args(Loss)}, got {self.loss!r}")
+        check_integer("outputs", self.outputs, 1)
+        check_choice("loss", self.loss, get_args(Loss))
 
     def init(
         self,
@@ -59,7 +58,9 @@ class Readout:
             ``kernel`` [hidden, outputs] and ``bias`` [outputs].
         """
         xp = namespace(like)
-        kernel = np.random.default_rng(rng).normal(size=(hidden, self.outputs)) / np.sqrt(hidden)
+        check_integer("hidden", hidden, 1, 2**31)
+        generator = generator_of("rng", rng)
+        kernel = generator.normal(size=(hidden, self.outputs)) / np.sqrt(hidden)
         return {
             "kernel": xp.asarray(kernel.astype(dtype)),
             "bias": xp.asarray(np.zeros(self.outputs, dtype)),
@@ -67,6 +68,7 @@ class Readout:
 
     def outputs_of(self, params: Params, state: Any) -> Any:
         """Outputs (logits for cross-entropy) ``[..., outputs]`` of a state ``[..., hidden]``."""
+        self._check(params, state)
         kernel = params["kernel"]
         if state.ndim < 1 or state.shape[-1] != kernel.shape[0]:
             raise ValueError(
@@ -112,10 +114,11 @@ class Readout:
         params_gradient
             Like `params`.
         """
-        xp = namespace_of(state, params["kernel"])
         outputs = self.outputs_of(params, state)
+        xp = namespace_of(state)
         losses, error = self._losses_and_errors(outputs, y)
         if weight is not None:
+            library_of_arguments({"state": state, "weight": weight})
             if tuple(weight.shape) != tuple(losses.shape):
                 raise ValueError(f"`weight` must be {list(losses.shape)}, got {list(weight.shape)}")
             error = error * xp.astype(weight, error.dtype)[..., None]
@@ -127,9 +130,26 @@ class Readout:
             {"kernel": flat_state.T @ flat_error, "bias": xp.sum(flat_error, axis=0)},
         )
 
+    def _check(self, params: Params, state: Any) -> None:
+        check_instance("params", params, dict)
+        if set(params) != {"kernel", "bias"}:
+            raise ValueError(f"`params` must have 'kernel' and 'bias', got {sorted(params)}")
+        named = {f"params[{name!r}]": array for name, array in params.items()}
+        library_of_arguments({"state": state, **named})
+        shapes = tuple(params["kernel"].shape), tuple(params["bias"].shape)
+        if len(shapes[0]) != 2 or shapes[0][1:] != (self.outputs,) or shapes[1] != (self.outputs,):
+            raise ValueError(
+                f"`params` must have a kernel [hidden, {self.outputs}] and a bias "
+                f"[{self.outputs}], got {list(shapes[0])} and {list(shapes[1])}"
+            )
+        for name, array in (("state", state), *named.items()):
+            if "float" not in str(array.dtype):
+                raise TypeError(f"`{name}` must have a floating-point dtype, got {array.dtype}")
+
     def _losses_and_errors(self, outputs: Any, y: Any) -> tuple[Any, Any]:
         """Losses ``[...]`` and their derivatives by the outputs ``[..., outputs]``."""
-        xp = namespace_of(outputs, y)
+        library_of_arguments({"state": outputs, "y": y})
+        xp = namespace_of(outputs)
         rows = tuple(outputs.shape[:-1])
         expected = rows if self.loss == "cross_entropy" else tuple(outputs.shape)
         if tuple(y.shape) != expected:

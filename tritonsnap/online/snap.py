@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
+from tritonsnap.checks import check_choice
 from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
-from tritonsnap.online.carry import Carry
+from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 from tritonsnap.online.chunk import run_chunks
 from tritonsnap.online.chunk_choice import Chunkings
@@ -25,6 +26,11 @@ from tritonsnap.ops import influence_gradient, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity.snap import check_order, snap_pattern
+
+if TYPE_CHECKING:
+    from tritonsnap.online.stack.network import Stack
+
+HalfPrecision = Literal["float16", "bfloat16"]
 
 
 class SnApPrepared(NamedTuple):
@@ -51,9 +57,14 @@ class SnAp(Learner):
     Parameters
     ----------
     cell
-        The network.
+        The network: a `Cell` or a `Stack`.
     order
         The number of steps n >= 1; None keeps everything, which is exact RTRL.
+    influence_dtype
+        "float16" or "bfloat16" stores the influence in half the memory (NumPy: "float16" only).
+        Each step computes in the carry's own dtype and rounds once, when it stores, so with the
+        unit roundoff u (2^-11, or 2^-8 for bfloat16) the error E grows as
+        ``E_t <= |D_t| E_{t-1} + u |J_t|``. None stores it in the carry's dtype.
 
     Attributes
     ----------
@@ -63,23 +74,42 @@ class SnAp(Learner):
     Raises
     ------
     ValueError, TypeError
-        If `order` is no integer of at least 1 and not None.
+        If `order` is no integer of at least 1 and not None, or `influence_dtype` is unknown.
 
     References
     ----------
     Menick et al., "Practical Real Time Recurrent Learning with a Sparse Approximation", ICLR 2021.
     """
 
-    def __init__(self, cell: Cell, order: int | None = 1) -> None:
+    weighted: ClassVar = True
+    """Whether influence flows through recurrent weights, not only within each unit."""
+
+    chunks: ClassVar = True
+    """Whether time can be chunked."""
+
+    def __init__(
+        self,
+        cell: Cell | Stack,
+        order: int | None = 1,
+        *,
+        influence_dtype: HalfPrecision | None = None,
+    ) -> None:
         super().__init__(cell)
         check_order(order)
+        if influence_dtype is not None:
+            check_choice("influence_dtype", influence_dtype, get_args(HalfPrecision))
+            if self.network is not Cell:
+                raise ValueError(
+                    f"`influence_dtype` goes with a Cell only, `cell` is a {type(cell).__name__}"
+                )
         self.order = order
+        self.influence_dtype = influence_dtype
 
     @cached_property
     def structure(self) -> FactorStructure:
         """The factors of the immediate Jacobian, and the plan of the influence."""
         cell = self.cell
-        immediate, dynamics = immediate_pattern(cell), dynamics_pattern(cell)
+        immediate, dynamics = immediate_pattern(cell), dynamics_pattern(cell, self.weighted)
         mask = snap_pattern(dynamics, immediate, self.order)
         ends = np.cumsum([linear.num_parameters for linear in cell.maps])
         segments = [
@@ -105,7 +135,7 @@ class SnAp(Learner):
     @cached_property
     def dynamics(self) -> DynamicsStructure:
         """Which weights and gains the dynamics are made of."""
-        return DynamicsStructure.build(self.cell, self.plan.dynamics)
+        return DynamicsStructure.build(self.cell, self.plan.dynamics, self.weighted)
 
     @property
     def plan(self) -> DsmmPlan:
@@ -116,7 +146,12 @@ class SnAp(Learner):
         """A carry of zeros for `batch` rows."""
         state = self._zero_state(batch, like, dtype)
         xp = namespace(like)
-        influence = self.plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
+        if self.influence_dtype == "bfloat16" and like == "numpy":
+            raise ValueError(
+                "`influence_dtype` 'bfloat16' needs torch or JAX, NumPy has only 'float16'"
+            )
+        stored = state.dtype if self.influence_dtype is None else getattr(xp, self.influence_dtype)
+        influence = self.plan.packing_for(state).zeros((batch,), xp, dtype=stored)
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
     @untracked
@@ -139,7 +174,7 @@ class SnAp(Learner):
     def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
         """The gradient of a loss of the current state; see `Learner.gradient`."""
         self._check_delta(carry, dL_dstate)
-        flat = influence_gradient(dL_dstate, carry.influence, self.plan, sum_batch=True)
+        flat = influence_gradient(dL_dstate, widened(carry), self.plan, sum_batch=True)
         return self.by_parameter(flat)
 
     def run_sequence(
@@ -169,7 +204,7 @@ class SnAp(Learner):
             x, y, weight, reset = inputs
             carry, state = self._advance(ready, carry, x, reset)
             loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
-            own = influence_gradient(delta, carry.influence, self.plan, sum_batch=True, packed=True)
+            own = influence_gradient(delta, widened(carry), self.plan, sum_batch=True, packed=True)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
@@ -186,6 +221,8 @@ class SnAp(Learner):
 
         A number chunks every block, "auto" those for which the cost model predicts a gain.
         """
+        if not self.chunks:
+            return super().chunking(chunk, xs)
         check_chunk(chunk)
         packing = self.plan.packing_for(xs)
         if chunk == 1 or packing.target.canonical:
@@ -208,8 +245,8 @@ class SnAp(Learner):
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = self.updated(self.structure, ready, carry.influence, linear, reset)
-        return Carry(linear.state, influence, carry.step + 1), linear.state
+        influence = self.updated(self.structure, ready, widened(carry), linear, reset)
+        return Carry(linear.state, narrowed(influence, carry), carry.step + 1), linear.state
 
     def updated(
         self,
@@ -240,15 +277,13 @@ class SnAp(Learner):
 
     def by_parameter(self, flat: Any) -> Params:
         """A flat gradient [..., columns] as a dict of arrays like the parameters."""
-        gradients, begin = {}, 0
-        for linear in self.cell.maps:
-            end = begin + linear.num_parameters
-            gradients[linear.name] = linear.shaped(flat[..., begin:end])
-            begin = end
-        return gradients
+        return self.cell.shaped(flat)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.cell!r}, order={self.order})"
+        return f"SnAp({self.cell!r}, order={self.order}{self._stored_as()})"
+
+    def _stored_as(self) -> str:
+        return f", influence_dtype={self.influence_dtype!r}" if self.influence_dtype else ""
 
 
 class RTRL(SnAp):
@@ -260,8 +295,8 @@ class RTRL(SnAp):
     Networks", Neural Computation 1(2), 1989.
     """
 
-    def __init__(self, cell: Cell) -> None:
-        super().__init__(cell, None)
+    def __init__(self, cell: Cell | Stack, *, influence_dtype: HalfPrecision | None = None) -> None:
+        super().__init__(cell, None, influence_dtype=influence_dtype)
 
     def __repr__(self) -> str:
-        return f"RTRL({self.cell!r})"
+        return f"RTRL({self.cell!r}{self._stored_as()})"

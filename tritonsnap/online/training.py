@@ -209,7 +209,7 @@ class Run:
         """
         figures = self.task.report(self.state.stream) | self._references()
         if isinstance(self.task, TextTask):
-            forward = (self.learner.cell, self.readout, self.state.params, self.task, self.library)
+            forward = (self.learner, self.readout, self.state.params, self.task, self.library)
             figures["held_out_bits_per_character"] = held_out_bits(*forward)
             sample = generate_text(*forward, seed=self.config.seed)
             write_atomically(self.out / "sample.txt", sample + "\n")
@@ -224,7 +224,7 @@ class Run:
         rng = np.random.default_rng(self.config.seed)
         params = (
             self.learner.cell.init(rng, like=self.library),
-            self.readout.init(self.config.hidden, rng, like=self.library),
+            self.readout.init(self.learner.num_outputs, rng, like=self.library),
         )
         return TrainingState(
             params=params,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from tritonsnap.checks import check_choice, check_instance
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.flat_values import Side
 from tritonsnap.plan.packing import Packing
@@ -61,14 +62,28 @@ def read_pair(r: Any, x: Any, packing: Packing) -> tuple[Influence, Influence]:
     left, right = read_influence("r", r, packing, "mask"), read_influence("x", x, packing, "x")
     if left.flat != right.flat:
         raise ValueError("`r` and `x` must be both flat or both packed")
-    if not left.arrays:
-        raise ValueError("`r` and `x` hold no blocks, so no dtype: give them flat")
+    first_array(r)
     if not _compatible(left.batch, right.batch):
         raise ValueError(
             f"`r` must have batch axes that broadcast with the {list(right.batch)} of `x`, "
             f"got {list(left.batch)}"
         )
     return left, right
+
+
+def first_array(r: Any) -> Any:
+    """The first array of the operand `r` of an outer product, flat or packed.
+
+    Raises
+    ------
+    ValueError
+        If it has none.
+    """
+    if not isinstance(r, (tuple, list)):
+        return r
+    if not r:
+        raise ValueError("`r` holds no blocks, so no dtype: give `r` and `x` flat")
+    return r[0]
 
 
 def dynamics_form(
@@ -120,6 +135,15 @@ def check_rows(name: str, array: Any, rows: int, batch: tuple[int, ...]) -> None
         )
 
 
+def check_batch(name: str, given: Influence, batch: tuple[int, ...]) -> None:
+    """Raise unless the batch axes of an operand broadcast with `batch`."""
+    if not _compatible(given.batch, batch):
+        raise ValueError(
+            f"`{name}` must have batch axes that broadcast with {list(batch)}, "
+            f"got {list(given.batch)}"
+        )
+
+
 def check_float(name: str, array: Any) -> None:
     """Raise a `TypeError` that names `name` unless `array` holds floating-point numbers."""
     dtype = str(array.dtype).removeprefix("torch.")
@@ -129,20 +153,17 @@ def check_float(name: str, array: Any) -> None:
 
 def check_plan(plan: Any) -> None:
     """Raise unless `plan` is a `DsmmPlan`."""
-    if not isinstance(plan, DsmmPlan):
-        raise TypeError(f"`plan` must be a DsmmPlan, got {type(plan).__name__}")
+    check_instance("plan", plan, DsmmPlan)
 
 
 def check_form(form: str) -> None:
     """Raise unless `form` is "values" or "dense"."""
-    if form not in ("values", "dense"):
-        raise ValueError(f'`form` must be "values" or "dense", got {form!r}')
+    check_choice("form", form, ("values", "dense"))
 
 
 def check_precision(precision: str) -> None:
     """Raise unless `precision` is one of `PRECISIONS`."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"`precision` must be one of {PRECISIONS}, got {precision!r}")
+    check_choice("precision", precision, PRECISIONS)
 
 
 def _compatible(lead: tuple[int, ...], batch: tuple[int, ...]) -> bool:

@@ -50,7 +50,7 @@ def device_pairs(host: Packing, device: torch.device) -> OuterPairs:
     """The pairs of a packing for Triton, listed and moved to `device` once."""
     copies = _pairs.setdefault(host, {})
     if device not in copies:
-        pairs = OuterPairs.build(host)
+        pairs = host.pairs
         moved = {
             name: torch.from_numpy(getattr(pairs, name)).to(device) for name in OuterPairs.ARRAYS
         }

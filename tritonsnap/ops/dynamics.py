@@ -23,6 +23,11 @@ class Dynamics:
         self._dense: Any = d if form == "dense" and not packing.restricted else None
 
     @property
+    def batch(self) -> tuple[int, ...]:
+        """The batch axes."""
+        return tuple(self._given.shape[: -2 if self._form == "dense" else -1])
+
+    @property
     def values(self) -> Any:
         """The values on `plan.dynamics`, [..., nnz]."""
         if self._values is None:

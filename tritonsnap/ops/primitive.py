@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from tritonsnap.ops.jax_launch import launch_for
+
 Implementation = Callable[..., tuple[Any, ...]]
 
 
@@ -32,6 +34,11 @@ class PlanPrimitive:
         ``adjoint(structure, operands, cotangents, params)`` gives the cotangent of the operands
         that are None, where there is something better than the transposed implementation, which
         it says by returning None. They may have more batch axes than the operands.
+    kernels
+        ``kernels(launch, structure, *operands, **params) -> tuple of arrays or None`` does on a
+        GPU by Triton kernels what the implementation does; None where no kernel does.
+    reference
+        What is differentiated in place of the implementation, for a primitive without `groups`.
     """
 
     def __init__(
@@ -40,15 +47,22 @@ class PlanPrimitive:
         implementation: Implementation,
         groups: Callable[[int, dict[str, Any]], list[int]] | None = None,
         adjoint: Callable[..., list[Any] | None] | None = None,
+        kernels: Callable[..., tuple[Any, ...] | None] | None = None,
+        reference: Implementation | None = None,
     ) -> None:
         self.implementation = implementation
         self.groups = groups
         self.adjoint = adjoint
+        self.kernels = kernels
+        self.reference = implementation if reference is None else reference
         self.primitive = primitive = Primitive(f"tritonsnap_{name}")
         primitive.multiple_results = True
-        primitive.def_impl(jax.jit(self._run, static_argnames=_STATIC))
+        primitive.def_impl(jax.jit(primitive.bind, static_argnames=_STATIC))
         primitive.def_abstract_eval(self._abstract)
         mlir.register_lowering(primitive, mlir.lower_fun(self._run, multiple_results=True))
+        if kernels is not None:
+            for platform in ("cuda", "rocm"):
+                mlir.register_lowering(primitive, self._lowering(platform), platform=platform)
         batching.primitive_batchers[primitive] = self._batch
         ad.primitive_jvps[primitive] = self._jvp if groups is None else self._multilinear_jvp
         if groups is not None:
@@ -77,6 +91,25 @@ class PlanPrimitive:
     def _run(self, *args: Any, tree: Any, axes: tuple[int, ...], params: Any) -> tuple[Any, ...]:
         structure = jax.tree_util.tree_unflatten(tree, args[len(axes) :])
         return self.implementation(structure, *args[: len(axes)], **dict(params))
+
+    def _lowering(self, platform: str) -> Callable[..., Any]:
+        """The lowering that calls the kernels on a GPU."""
+        launch = launch_for(platform)
+
+        def run(*args: Any, tree: Any, axes: tuple[int, ...], params: Any) -> tuple[Any, ...]:
+            assert self.kernels is not None
+            structure = jax.tree_util.tree_unflatten(tree, args[len(axes) :])
+            found = self.kernels(launch, structure, *args[: len(axes)], **dict(params))
+            return self._run(*args, tree=tree, axes=axes, params=params) if found is None else found
+
+        lower = mlir.lower_fun(run, multiple_results=True)
+
+        def rule(context: Any, *args: Any, **static: Any) -> Any:
+            # jax-triton takes the first platform of the whole program for the one it compiles for
+            module = context.module_context.replace(platforms=(platform,))
+            return lower(context.replace(module_context=module), *args, **static)
+
+        return rule
 
     def _abstract(self, *args: Any, **static: Any) -> list[Any]:
         shapes = [jax.ShapeDtypeStruct(arg.shape, arg.dtype) for arg in args]
@@ -107,10 +140,10 @@ class PlanPrimitive:
         self, primals: Sequence[Any], tangents: Sequence[Any], *, tree: Any, axes: Any, params: Any
     ) -> tuple[Any, Any]:
         num = len(axes)
-        leaves = primals[num:]
+        structure = jax.tree_util.tree_unflatten(tree, primals[num:])
 
         def run(*operands: Any) -> tuple[Any, ...]:
-            return self._run(*operands, *leaves, tree=tree, axes=axes, params=params)
+            return self.reference(structure, *operands, **dict(params))
 
         instantiated = [ad.instantiate_zeros(tangent) for tangent in tangents[:num]]
         return jax.jvp(run, tuple(primals[:num]), tuple(instantiated))

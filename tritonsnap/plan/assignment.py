@@ -13,6 +13,47 @@ from tritonsnap.sparsity.pattern import SparsityPattern
 Assignment = tuple[tuple[Regime, NDArray[np.int64]], ...]
 
 
+def choose(
+    groups: ColumnGroups,
+    dynamics_shape: tuple[int, int],
+    costs: GroupCosts,
+    target: Target,
+    restricted: bool,
+    regime: Regime | None = None,
+) -> tuple[float, Assignment]:
+    """The cheapest assignment of groups to regimes and blocks, and its nanoseconds at batch 1.
+
+    `regime` forces all groups that are not elementwise into one regime; `restricted` says that a
+    dense D holds entries that count as zero.
+    """
+    if target.canonical:  # nothing is padded to a common size, so each group has its best
+        chosen = force(costs, regime)
+        if regime is None and restricted:  # dense products need a D that has to be made first
+            walk = force(costs, Regime.WALK)
+            making = target.element * dynamics_shape[0] * dynamics_shape[1]
+            saving = total_cost(costs, walk) - total_cost(costs, chosen)
+            chosen = chosen if saving > making else walk
+        assignment = tuple((kind, np.flatnonzero(chosen == kind)) for kind in Regime)
+        return total_cost(costs, chosen) + target.block, assignment
+    options = (regime,) if regime is not None else (None, Regime.WALK, Regime.DENSE)
+    plans = [assign(groups, costs, target, option) for option in options]
+    return min(plans, key=lambda plan: plan[0])
+
+
+def count_flops(groups: ColumnGroups, costs: GroupCosts, assignment: Assignment) -> int:
+    """Floating-point operations of one product, batch 1."""
+    columns, written, read = groups.num_columns, groups.mask_sizes, groups.x_sizes
+    total = 0
+    for regime, g in assignment:
+        if regime == Regime.ELEMENTWISE:
+            total += int(columns[g].sum())
+        elif regime == Regime.WALK:
+            total += 2 * int((costs.nonzeros[g] * columns[g]).sum())
+        else:
+            total += 2 * int((written[g] * read[g] * columns[g]).sum())
+    return total
+
+
 def assign(
     groups: ColumnGroups, costs: GroupCosts, target: Target, forced: Regime | None
 ) -> tuple[float, Assignment]:

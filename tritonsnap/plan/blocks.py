@@ -91,7 +91,7 @@ class ElementwiseBlock:
     @property
     def x_shape(self) -> tuple[int, ...]:
         """Shape of the block's values of X without batch axes."""
-        return (len(self.groups), self.columns.width)
+        return (self.columns.num_groups, self.columns.width)
 
     mask_shape = x_shape
 
@@ -296,6 +296,13 @@ Block = ElementwiseBlock | WalkBlock | DenseBlock
 _LENGTHS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16])
 
 
+def class_lengths(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The longest rows that are computed together with rows of so many nonzeros."""
+    long = np.int64(2) ** np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
+    short = _LENGTHS[np.searchsorted(_LENGTHS, np.minimum(counts, _LENGTHS[-1]))]
+    return np.where(counts <= _LENGTHS[-1], short, long)
+
+
 def _row_classes(
     counts: NDArray[np.int64],
     x_index: NDArray[np.int64],
@@ -311,9 +318,7 @@ def _row_classes(
     place : int64 [rows]
         Where each row lies when the classes stand one behind the other.
     """
-    long = np.int64(2) ** np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
-    short = _LENGTHS[np.searchsorted(_LENGTHS, np.minimum(counts, _LENGTHS[-1]))]
-    terms = np.where(counts <= _LENGTHS[-1], short, long)
+    terms = class_lengths(counts)
     order = np.argsort(terms, kind="stable")
     place = np.empty(len(counts), np.int64)
     place[order] = np.arange(len(counts))

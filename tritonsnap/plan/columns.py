@@ -63,6 +63,16 @@ class BlockColumns:
     @classmethod
     def build(cls, groups: ColumnGroups, members: NDArray[np.int64]) -> BlockColumns:
         """Collect the columns of the groups `members`."""
+        columns = cls.collect(groups, members)
+        stretches = columns._find_stretches()
+        arrays: dict[str, Any] = {name: compact(getattr(columns, name)) for name in cls.ARRAYS}
+        if stretches is not None:
+            arrays = dict.fromkeys(cls.ARRAYS, np.empty(0, np.uint8))
+        return replace(columns, stretches=stretches, **arrays)
+
+    @classmethod
+    def collect(cls, groups: ColumnGroups, members: NDArray[np.int64]) -> BlockColumns:
+        """The same as lists, int64, even where stretches would do."""
         counts = groups.num_columns[members]
         width = int(counts.max(initial=0))
         begin, end = groups.run_indptr[members], groups.run_indptr[members + 1]
@@ -84,7 +94,7 @@ class BlockColumns:
             return padded
 
         x_start, mask_start = groups.x.column_starts(), groups.mask.column_starts()
-        columns = cls(
+        return cls(
             num_columns=groups.mask.shape[1],
             num_groups=len(members),
             width=width,
@@ -97,11 +107,6 @@ class BlockColumns:
             x_size=groups.x_sizes[members],
             mask_size=groups.mask_sizes[members],
         )
-        stretches = columns._find_stretches()
-        arrays: dict[str, Any] = {name: compact(getattr(columns, name)) for name in cls.ARRAYS}
-        if stretches is not None:
-            arrays = dict.fromkeys(cls.ARRAYS, np.empty(0, np.uint8))
-        return replace(columns, stretches=stretches, **arrays)
 
     def _find_stretches(self) -> tuple[Stretch, ...] | None:
         """The stretches, if every run lies right behind that of the group before."""

@@ -100,11 +100,22 @@ class GroupCosts:
 
 def group_costs(groups: ColumnGroups, dynamics: SparsityPattern, target: Target) -> GroupCosts:
     """Price every regime for every group."""
+    nonzeros = count_nonzeros(groups, dynamics)
+    by_regime = price_groups(groups, nonzeros, target)
+    names = np.array(list(by_regime), object)
+    table = np.stack(list(by_regime.values()))
+    best = np.argmin(table, axis=0)
+    return GroupCosts(names[best], table[best, np.arange(len(groups))], by_regime, nonzeros)
+
+
+def price_groups(
+    groups: ColumnGroups, nonzeros: NDArray[np.int64], target: Target
+) -> dict[Regime, NDArray[np.float64]]:
+    """Nanoseconds of every group in every regime, given the nonzeros of its D[S, R]."""
     written, read = groups.mask_sizes, groups.x_sizes
     columns = groups.num_columns
-    nonzeros = count_nonzeros(groups, dynamics)
     entries = written * read
-    by_regime = {
+    return {
         Regime.ELEMENTWISE: np.where(
             (written == 1) & (read == 1), target.element * columns, np.inf
         ),
@@ -118,17 +129,13 @@ def group_costs(groups: ColumnGroups, dynamics: SparsityPattern, target: Target)
             np.inf,
         ),
     }
-    names = np.array(list(by_regime), object)
-    table = np.stack(list(by_regime.values()))
-    best = np.argmin(table, axis=0)
-    return GroupCosts(names[best], table[best, np.arange(len(groups))], by_regime, nonzeros)
 
 
 def count_nonzeros(groups: ColumnGroups, dynamics: SparsityPattern) -> NDArray[np.int64]:
     """int64 [groups]: the nonzeros of D[S, R], counted on bits."""
     num_rows = dynamics.shape[0]
     row_bytes = 8 * -(-num_rows // 64)
-    column_bits = _bits(dynamics, dynamics.column_kind, row_bytes)
+    column_bits = _bits(dynamics, np.arange(dynamics.num_kinds), row_bytes)
     counts = np.zeros(len(groups), np.int64)
     at_once = max((1 << 25) // max(row_bytes * int(groups.x_sizes.max(initial=1)), 1), 1)
     for start in range(0, len(groups), at_once):
@@ -143,7 +150,8 @@ def count_nonzeros(groups: ColumnGroups, dynamics: SparsityPattern) -> NDArray[n
             [groups.x.support_rows[b : b + n] for b, n in zip(begin, sizes, strict=True)]
         )
         owner = np.repeat(np.arange(stop - start), sizes)
-        shared = np.bitwise_count(column_bits[members] & written[owner]).sum(axis=1, dtype=np.int64)
+        read = column_bits[dynamics.column_kind[members]]
+        shared = np.bitwise_count(read & written[owner]).sum(axis=1, dtype=np.int64)
         first = (np.cumsum(sizes) - sizes)[filled]
         counts[start + filled] = np.add.reduceat(shared, first)
     return counts

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tritonsnap.arrays import library_of
+from tritonsnap.checks import check_choice, check_instance, check_integer
 from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.plan.assignment import count_flops
 from tritonsnap.plan.blocks import Regime
 from tritonsnap.plan.cost import TARGETS
 from tritonsnap.plan.packing import Packing, parts_of
@@ -79,9 +82,12 @@ class DsmmPlan:
         *,
         segments: Sequence[int] = (),
     ) -> None:
-        for name, pattern in (("x", x), ("mask", mask)):
-            if not isinstance(pattern, SparsityPattern):
-                raise TypeError(f"`{name}` must be a SparsityPattern, got {type(pattern).__name__}")
+        check_instance("x", x, SparsityPattern)
+        check_instance("mask", mask, SparsityPattern)
+        if dynamics is not None:
+            check_instance("dynamics", dynamics, SparsityPattern)
+        if not isinstance(segments, (tuple, list)):
+            raise TypeError(f"`segments` must be a list of integers, got {type(segments).__name__}")
         if x.shape[1] != mask.shape[1]:
             raise ValueError(
                 f"`x` and `mask` must have equally many columns, got {x.shape} and {mask.shape}"
@@ -93,7 +99,7 @@ class DsmmPlan:
             )
         self.x = x
         self.mask = mask
-        self.segments = tuple(int(start) for start in segments)
+        self.segments = tuple(check_integer("segments", start) for start in segments)
         self.groups = ColumnGroups.build(x, mask, self.segments)
         self.restricted = (
             dynamics is not None and dynamics.nnz < dynamics.shape[0] * (dynamics.shape[1])
@@ -106,6 +112,26 @@ class DsmmPlan:
         self.host = self
         if "jax" in sys.modules:
             importlib.import_module("tritonsnap.plan.jax_tree")
+
+    def take_columns(self, columns: ArrayLike) -> DsmmPlan:
+        """The plan of some columns of X and M, in ascending order.
+
+        Columns do not depend on each other, so every column of its products is the same as in
+        this plan's. It needs fewer entries of D.
+
+        Raises
+        ------
+        ValueError
+            If the columns are out of range or do not ascend.
+        """
+        x, mask = self.x.take_columns(columns), self.mask.take_columns(columns)
+        chosen = np.asarray(columns)
+        if np.any(np.diff(chosen) <= 0):
+            raise ValueError("`columns` must ascend")
+        segments = np.unique(np.searchsorted(chosen, self.segments))
+        plan = DsmmPlan(x, mask, self.dynamics, segments=segments.tolist())
+        plan.restricted = self.restricted
+        return plan
 
     # ---- packings ------------------------------------------------------------------------------
 
@@ -125,8 +151,9 @@ class DsmmPlan:
             If there is no such target.
         """
         name = target or self._default_target or default_target()
-        if name not in TARGETS:
-            raise ValueError(f"`target` must be one of {sorted(TARGETS)}, got {target!r}")
+        check_choice("target", name, sorted(TARGETS))
+        if regime is not None:
+            check_instance("regime", regime, Regime)
         key = (name, regime)
         if key not in self._packings:
             self._packings[key] = self._build_packing(name, regime)
@@ -140,7 +167,11 @@ class DsmmPlan:
         library = library_of(*arrays)
         if library == "torch" and arrays[0].device.type != "cpu":
             return self.packing("triton")
-        return self.packing("xla" if library == "jax" else None)
+        if library == "jax":
+            from tritonsnap.plan.jax_target import jax_packing
+
+            return jax_packing(self)
+        return self.packing()
 
     def with_packing(self, packing: Packing) -> DsmmPlan:
         """The same plan with `packing` in place of the one it has for that target.
@@ -185,20 +216,8 @@ class DsmmPlan:
     def flops(self) -> int:
         """Floating-point operations of one product in the regimes of the default target."""
         packing = self.packing()
-        total = 0
-        columns, written, read = (
-            self.groups.num_columns,
-            self.groups.mask_sizes,
-            self.groups.x_sizes,
-        )
-        for regime, g in (part for block in packing.blocks for part in parts_of(block)):
-            if regime == Regime.ELEMENTWISE:
-                total += int(columns[g].sum())
-            elif regime == Regime.WALK:
-                total += 2 * int((packing.costs.nonzeros[g] * columns[g]).sum())
-            else:
-                total += 2 * int((written[g] * read[g] * columns[g]).sum())
-        return total
+        assignment = tuple(part for block in packing.blocks for part in parts_of(block))
+        return count_flops(self.groups, packing.costs, assignment)
 
     def transpose(self) -> DsmmPlan:
         """The plan of ``X * (D^T M)``, whose packed values have the same layout.
@@ -277,6 +296,8 @@ class _TransposedPlan(DsmmPlan):
 
     def __init__(self, plan: DsmmPlan) -> None:
         super().__init__(plan.mask, plan.x, plan.dynamics.transpose(), segments=plan.segments)
+        if plan.host is not plan:
+            self.host = plan.host.transpose()
         self.restricted = plan.restricted
         self.groups = plan.groups.transposed
         self._transposed = plan

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compact import compact, signed
@@ -124,13 +125,18 @@ class FactorStructure:
     _layouts: dict[str, tuple[Any, ...]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        check_instance("plan", self.plan, DsmmPlan)
         num_columns = self.plan.mask.shape[1]
         for name, top in (
             ("unit", self.num_units),
             ("target", self.num_targets),
             ("source", self.num_sources),
         ):
+            check_integer(f"num_{name}s", top)
             index = getattr(self, name)
+            if not isinstance(index, np.ndarray) or index.dtype.kind not in "iu":
+                given = getattr(index, "dtype", type(index).__name__)
+                raise TypeError(f"`{name}` must be a NumPy array of integers, got {given}")
             if index.shape != (num_columns,):
                 raise ValueError(f"`{name}` must have shape ({num_columns},), got {index.shape}")
             if index.size and (index.min() < 0 or index.max() >= top):
@@ -151,11 +157,23 @@ class FactorStructure:
             hasher.update(np.ascontiguousarray(index, np.int64).data)
         return hasher.hexdigest()
 
+    def take_columns(self, columns: NDArray[np.integer]) -> FactorStructure:
+        """The structure of some columns, in ascending order; see `DsmmPlan.take_columns`."""
+        return FactorStructure(
+            plan=self.plan.take_columns(columns),
+            unit=self.unit[columns],
+            target=self.target[columns],
+            source=self.source[columns],
+            num_units=self.num_units,
+            num_targets=self.num_targets,
+            num_sources=self.num_sources,
+        )
+
     def layout(self, packing: Packing) -> tuple[FactorBlock, ...]:
         """The factors of each block of a packing of the plan."""
         key = packing.digest
         if key not in self._layouts:
-            blocks = tuple(self._lay_out(block, packing) for block in packing.blocks)
+            blocks = tuple(self.lay_out(block, packing) for block in packing.blocks)
             self._layouts[key] = blocks
         return self._layouts[key]
 
@@ -215,29 +233,30 @@ class FactorStructure:
         factors: CanonicalFactors = self._layouts[key][0]
         return factors
 
-    def with_layout(
-        self, plan: DsmmPlan, target: str, layout: tuple[FactorBlock, ...]
-    ) -> FactorStructure:
-        """The same structure over `plan`, made `with_arrays`, with the layout for that target."""
+    def with_layouts(self, plan: DsmmPlan, layouts: dict[str, tuple[Any, ...]]) -> FactorStructure:
+        """The same structure over `plan`, made `with_arrays`, with the layouts that fit it."""
         structure = copy.copy(self)
         structure.__dict__.pop("_jax_arrays", None)
         for name, value in (
             ("plan", plan),
             ("host", self.host or self),
-            ("_layouts", {plan.packing(target).digest: layout}),
+            ("_layouts", layouts),
         ):
             object.__setattr__(structure, name, value)
         return structure
 
-    def _lay_out(self, block: Block, packing: Packing) -> FactorBlock:
+    def lay_out(self, block: Block, packing: Packing, outer: bool = True) -> FactorBlock:
+        """The factors of a block of a packing, as an outer product where allowed and possible."""
         columns = block.columns.index(np)
-        inside = columns < packing.groups.mask.shape[1]
-        safe = np.where(inside, columns, columns[:, :1])
+        num_columns = packing.groups.mask.shape[1]
+        inside = columns < num_columns
+        safe = np.where(inside, columns, np.minimum(columns[:, :1], num_columns - 1))
         unit, target = self.unit[safe], self.target[safe]
         source = np.where(inside, self.source[safe], self.num_sources)
         empty = np.empty(0, np.uint8)
         if (
-            isinstance(block, ElementwiseBlock)
+            outer
+            and isinstance(block, ElementwiseBlock)
             and np.all(source == source[:1])
             and np.all(target == target[0, 0])
             and np.all(unit == (block.mask_row.astype(np.int64) % self.num_units)[:, None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -57,7 +58,7 @@ class FlatPlaces:
     def unpack(self, blocks: tuple[NDArray[Any], ...], batch: tuple[int, ...]) -> NDArray[Any]:
         """Flat values of blocks."""
         zero = np.zeros((*batch, 1), blocks[0].dtype)
-        together = [block.reshape(*batch, -1) for block in blocks]
+        together = [block.reshape(*batch, math.prod(block.shape[len(batch) :])) for block in blocks]
         return np.take(np.concatenate([*together, zero], axis=-1), self.of_value, axis=-1)
 
 
@@ -145,6 +146,8 @@ def end_padded(xp: Any, values: Any, size: int) -> Any:
     missing = size - values.shape[-1]
     if not missing:
         return values
+    if library_of(values) == "jax":  # a traced array lies on no device
+        return xp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
     shape = (*values.shape[:-1], missing)
     zeros = xp.zeros(shape, dtype=values.dtype, device=values.device)
     return xp.concat([values, zeros], axis=-1)

@@ -1,7 +1,13 @@
-"""Plans as JAX pytrees: their index arrays are leaves, everything else is static by digest."""
+"""Plans as JAX pytrees: their index arrays are leaves, everything else is static by digest.
+
+On a GPU a plan as an argument of a program brings what its derivatives read too. A factor
+structure, and so a learner, does not, since steps forward in time need none of it: differentiated
+in reverse mode they make it a constant of the program.
+"""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jax
@@ -9,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.plan.factors import FactorBlock, FactorStructure
+from tritonsnap.plan.factors import CanonicalFactors, FactorStructure
+from tritonsnap.plan.jax_target import jax_packing, target_of
+from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.plan.packing import collect, rebuild
-
-TARGET = "xla"
 
 
 class Static:
@@ -35,38 +41,75 @@ def on_device(arrays: list[Any], owner: Any) -> list[Any]:
         return arrays
     if "_jax_arrays" not in owner.__dict__:
         with jax.ensure_compile_time_eval():
-            object.__setattr__(owner, "_jax_arrays", [jnp.asarray(array) for array in arrays])
-    moved: list[Any] = owner.__dict__["_jax_arrays"]
-    return moved
+            moved = {id(array): jnp.asarray(array) for array in arrays}  # one stays one
+        object.__setattr__(owner, "_jax_arrays", [moved[id(array)] for array in arrays])
+    found: list[Any] = owner.__dict__["_jax_arrays"]
+    return found
 
 
 def _flatten_plan(plan: DsmmPlan) -> tuple[list[Any], Static]:
-    packing = plan.packing(TARGET)
-    return on_device(packing.arrays(), packing), Static(plan.host, plan.digest + packing.digest)
+    target = target_of(plan)
+    packing = plan.packing(target)
+    arrays = on_device(packing.arrays(), packing)
+    is_whole = packing.target.canonical and not plan.__dict__.get("_forward_only", False)
+    if is_whole:
+        flipped, pairs = packing.transposed, packing.pairs
+        arrays = [
+            *arrays,
+            *on_device(flipped.arrays(), flipped),
+            *on_device(pairs.arrays(), pairs),
+        ]
+    digest = f"{plan.digest} {packing.digest} {is_whole}"
+    return arrays, Static((plan.host, target, is_whole), digest)
 
 
 def _unflatten_plan(static: Static, arrays: Any) -> DsmmPlan:
-    plan: DsmmPlan = static.value
-    return plan.with_arrays(TARGET, list(arrays))
+    host, target, is_whole = static.value
+    arrays = list(arrays)
+    packing = host.packing(target)
+    own = len(packing.arrays())
+    plan: DsmmPlan = host.with_arrays(target, arrays[:own])
+    plan.__dict__.update(_jax_target=target, _forward_only=not is_whole)
+    if is_whole:
+        view, both = plan.packing(target), 2 * own
+        flipped = packing.transposed.with_arrays(arrays[own:both])
+        flipped.__dict__["transposed"] = view
+        view.__dict__.update(transposed=flipped, pairs=OuterPairs(*arrays[both:]))
+    return plan
+
+
+def _forward_only(plan: DsmmPlan) -> DsmmPlan:
+    """The same plan without what derivatives read."""
+    view = copy.copy(plan)
+    view.__dict__["_forward_only"] = True
+    return view
 
 
 def _flatten_structure(structure: FactorStructure) -> tuple[tuple[Any, list[Any]], Static]:
-    layout = structure.layout(structure.plan.packing(TARGET))
-    arrays = [array for block in layout for array in collect(block)]
-    return (structure.plan, on_device(arrays, structure)), Static(
-        structure.host or structure, structure.digest
-    )
+    packing = jax_packing(structure.plan)
+    if packing.target.canonical:
+        factors = structure.canonical()
+        moved = on_device([getattr(factors, name) for name in factors.ARRAYS], factors)
+    else:
+        layout = structure.layout(packing)
+        moved = on_device([array for block in layout for array in collect(block)], structure)
+    static = Static((structure.host or structure, packing.target.name), structure.digest)
+    return (_forward_only(structure.plan), moved), static
 
 
 def _unflatten_structure(static: Static, children: Any) -> FactorStructure:
-    host: FactorStructure = static.value
-    plan, arrays = children
-    blocks = host.layout(host.plan.packing(TARGET))
-    if not isinstance(arrays, list):  # a placeholder of a tree transformation
-        return host.with_layout(plan, TARGET, blocks)
-    rest = iter(arrays)
-    layout: tuple[FactorBlock, ...] = tuple(rebuild(block, rest) for block in blocks)
-    return host.with_layout(plan, TARGET, layout)
+    (host, target), (plan, arrays) = static.value, children
+    layout: tuple[Any, ...]
+    if target == "triton":
+        whole = isinstance(arrays, list)  # else a placeholder of a tree transformation
+        layout = (CanonicalFactors(*arrays) if whole else host.canonical(),)
+        return host.with_layouts(plan, {"canonical": layout})
+    layout = host.layout(host.plan.packing(target))
+    if isinstance(arrays, list):
+        rest = iter(arrays)
+        layout = tuple(rebuild(block, rest) for block in layout)
+    digest = host.plan.packing(target).digest
+    return host.with_layouts(plan, {digest: layout})
 
 
 jax.tree_util.register_pytree_node(DsmmPlan, _flatten_plan, _unflatten_plan)

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tritonsnap.plan.blocks import _concatenated, _nonzeros
+from tritonsnap.plan.canonical import _runs
 from tritonsnap.plan.compact import signed
-from tritonsnap.plan.packing import Packing
+from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.indices import ranges
+from tritonsnap.sparsity.pattern import SparsityPattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +37,13 @@ class OuterPairs:
     ARRAYS: ClassVar = ("pair_begin", "pair_run", "pair_row", "pair_inner")
 
     @classmethod
-    def build(cls, packing: Packing) -> OuterPairs:
-        """List the pairs of a packing for Triton."""
-        groups = packing.groups
+    def build(cls, groups: ColumnGroups, dynamics: SparsityPattern) -> OuterPairs:
+        """List the pairs of the entries of D."""
         mask_row, row_begin = _concatenated(groups.mask, groups.mask_kind)
         x_row, x_begin = _concatenated(groups.x, groups.x_kind)
-        row, x_index, entry = _nonzeros(packing.dynamics, mask_row, row_begin, x_row, x_begin)
+        row, x_index, entry = _nonzeros(dynamics, mask_row, row_begin, x_row, x_begin)
         group = np.searchsorted(row_begin, row, side="right") - 1
-        run_group = packing.blocks[0].run_group
+        _, run_group = _runs(groups)
         runs = np.argsort(run_group, kind="stable")
         begin = np.searchsorted(run_group[runs], np.arange(len(groups) + 1))
         count = np.diff(begin)[group]
@@ -52,8 +53,12 @@ class OuterPairs:
         pair, run = pair[order], run[order]
         entry = entry[pair]
         return cls(
-            pair_begin=signed(np.searchsorted(entry, np.arange(packing.dynamics.nnz + 1))),
+            pair_begin=signed(np.searchsorted(entry, np.arange(dynamics.nnz + 1))),
             pair_run=signed(run),
             pair_row=signed((row - row_begin[group])[pair]),
             pair_inner=signed((x_index - x_begin[group])[pair]),
         )
+
+    def arrays(self) -> list[Any]:
+        """Every index array, in a fixed order."""
+        return [getattr(self, name) for name in self.ARRAYS]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import library_of, namespace_of
-from tritonsnap.plan.assignment import Assignment, assign, build_block, force, total_cost
+from tritonsnap.plan.assignment import Assignment, build_block, choose
 from tritonsnap.plan.blocks import (
     Block,
     DenseBlock,
@@ -32,6 +32,7 @@ from tritonsnap.plan.flat_values import (
     put_slice,
     value_index,
 )
+from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.sparsity.groups import ColumnGroups
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -92,18 +93,7 @@ class Packing:
         `regime` forces all groups that are not elementwise into one regime.
         """
         costs = group_costs(groups, dynamics, target)
-        if target.canonical:  # nothing is padded to a common size, so each group has its best
-            chosen = force(costs, regime)
-            if regime is None and restricted:  # dense products need a D that has to be made first
-                walk = force(costs, Regime.WALK)
-                making = target.element * dynamics.shape[0] * dynamics.shape[1]
-                saving = total_cost(costs, walk) - total_cost(costs, chosen)
-                chosen = chosen if saving > making else walk
-            assignment = tuple((kind, np.flatnonzero(chosen == kind)) for kind in Regime)
-            return cls.from_assignment(groups, dynamics, target, costs, assignment, restricted)
-        options = (regime,) if regime is not None else (None, Regime.WALK, Regime.DENSE)
-        plans = [assign(groups, costs, target, option) for option in options]
-        assignment = min(plans, key=lambda plan: plan[0])[1]
+        _, assignment = choose(groups, dynamics.shape, costs, target, restricted, regime)
         return cls.from_assignment(groups, dynamics, target, costs, assignment, restricted)
 
     @classmethod
@@ -153,6 +143,11 @@ class Packing:
             self.restricted,
         )
 
+    @cached_property
+    def pairs(self) -> OuterPairs:
+        """What `masked_outer` sums for each entry of D, of a packing for Triton."""
+        return OuterPairs.build(self.groups, self.dynamics)
+
     # ---- what it is ----------------------------------------------------------------------------
 
     @property
@@ -169,6 +164,8 @@ class Packing:
         patterns = (self.groups.x.digest, self.groups.mask.digest, self.dynamics.digest)
         content = repr((self.target.name, *patterns, self.restricted))
         hasher = hashlib.blake2b(content.encode(), digest_size=16)
+        for runs in (self.groups.run_indptr, self.groups.run_start, self.groups.run_length):
+            hasher.update(np.ascontiguousarray(runs, np.int64).data)
         for block in self.blocks:
             for regime, groups in parts_of(block):
                 hasher.update(regime.encode())

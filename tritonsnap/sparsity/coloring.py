@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.orders import (
     Bipartite,
@@ -98,10 +99,12 @@ class Coloring:
     ) -> Coloring:
         """Rebuild a coloring from `_arrays`; `path` is what an error names."""
         try:
-            colors = arrays[f"{prefix}colors"].astype(np.int32)
+            colors = arrays[f"{prefix}colors"].astype(np.int32, casting="same_kind")
             num_colors, lower_bound = arrays[f"{prefix}counts"].tolist()
             order = str(arrays[f"{prefix}order"])
-        except (KeyError, ValueError) as error:
+            check_integer("num_colors", num_colors, 0, len(colors))
+            check_integer("lower_bound", lower_bound, 0, num_colors)
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} holds no valid coloring: {error}") from error
         if colors.ndim != 1 or np.any(colors < -1) or np.any(colors >= max(num_colors, 1)):
             raise ValueError(f"{path} holds no valid coloring: colors out of range")
@@ -236,7 +239,7 @@ def color_bidirectional(
     splits += [~full for full in _splits(np.bincount(pattern.rows)[pattern.rows])]
     candidates = []
     for by_column in splits:
-        by_vjp, by_jvp = _part(pattern, ~by_column), _part(pattern, by_column)
+        by_vjp, by_jvp = part_of(pattern, ~by_column), part_of(pattern, by_column)
         rows = _only(color_rows(by_vjp, order), by_vjp.rows)
         columns = _only(color_columns(by_jvp, order), by_jvp.cols)
         candidates.append(BidirectionalColoring(rows, columns, by_column))
@@ -255,7 +258,8 @@ def is_valid(coloring: Coloring, pattern: SparsityPattern, axis: int) -> bool:
 def _color(
     pattern: SparsityPattern, order: str, graph_of: Callable[[SparsityPattern], Bipartite]
 ) -> Coloring:
-    if order not in ORDERS and not order.startswith(NETWORKX):
+    check_instance("pattern", pattern, SparsityPattern)
+    if not isinstance(order, str) or (order not in ORDERS and not order.startswith(NETWORKX)):
         raise ValueError(
             f"`order` must be one of {sorted(ORDERS)} or '{NETWORKX}<strategy>', got {order!r}"
         )
@@ -274,7 +278,8 @@ def _splits(fullness: NDArray[np.integer]) -> list[NDArray[np.bool_]]:
     return [fullness > top >> halvings for halvings in range(top.bit_length())]
 
 
-def _part(pattern: SparsityPattern, chosen: NDArray[np.bool_]) -> SparsityPattern:
+def part_of(pattern: SparsityPattern, chosen: NDArray[np.bool_]) -> SparsityPattern:
+    """The pattern of some of a pattern's nonzeros."""
     return SparsityPattern.from_coo(pattern.rows[chosen], pattern.cols[chosen], pattern.shape)
 
 

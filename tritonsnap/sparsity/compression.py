@@ -17,6 +17,8 @@ from tritonsnap.sparsity.coloring import (
     color_bidirectional,
     color_columns,
     color_rows,
+    is_valid,
+    part_of,
 )
 from tritonsnap.sparsity.indices import index_dtype, ranges
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -88,7 +90,6 @@ class Compression:
         mode: str = "auto",
         order: str = "largest_first",
         dense_threshold: float = 0.8,
-        on_tie: Side = "column",
     ) -> Compression:
         """Choose the passes for a mask.
 
@@ -97,15 +98,13 @@ class Compression:
         mask, keep
             Where the Jacobian may be nonzero, and which of these values to return (all if None).
         mode
-            ``"row"`` (VJPs), ``"column"`` (JVPs), ``"both"``, or ``"auto"``: the fewer passes; both
-            only for an arrow-like mask where that halves the passes.
+            ``"row"`` (VJPs), ``"column"`` (JVPs), ``"both"``, or ``"auto"``: the fewer passes, of
+            equally many the VJPs, which several leaves can share; both only for an arrow-like mask
+            where that halves the passes.
         order
             See `color_rows`.
         dense_threshold
             A mask of at least this density is not colored: one pass per row, or per column.
-        on_tie
-            The side where both take as many passes: a JVP is cheaper than a VJP, but several
-            leaves can share VJPs.
 
         Raises
         ------
@@ -121,20 +120,17 @@ class Compression:
             return cls._of_both(mask, pattern, order)
         if mask.density >= dense_threshold:
             num_rows, num_cols = mask.shape
-            fewer_columns = num_cols < num_rows + (on_tie == "column")
-            if mode == "column" or (mode == "auto" and fewer_columns):
+            if mode == "column" or (mode == "auto" and num_cols < num_rows):
                 return cls(mask, pattern, None, Coloring.each_its_own(num_cols))
             return cls(mask, pattern, Coloring.each_its_own(num_rows), None)
         if mode == "row":
             return cls(mask, pattern, color_rows(mask, order), None)
         if mode == "column":
             return cls(mask, pattern, None, color_columns(mask, order))
-        return cls._of_fewest(mask, pattern, order, on_tie)
+        return cls._of_fewest(mask, pattern, order)
 
     @classmethod
-    def _of_fewest(
-        cls, mask: SparsityPattern, pattern: SparsityPattern, order: str, on_tie: Side
-    ) -> Compression:
+    def _of_fewest(cls, mask: SparsityPattern, pattern: SparsityPattern, order: str) -> Compression:
         sizes = np.diff(mask.support_indptr)
         count = np.repeat(np.bincount(mask.column_kind, minlength=mask.num_kinds), sizes)
         fullest_column = int(sizes.max(initial=0))
@@ -143,13 +139,13 @@ class Compression:
         # side with the lower bound goes first, and often makes the other one superfluous.
         bound: dict[Side, int] = {"row": fullest_column, "column": fullest_row}
         color: dict[Side, Any] = {"row": color_rows, "column": color_columns}
-        loser: Side = "column" if on_tie == "row" else "row"
-        first, second = (on_tie, loser) if bound[on_tie] <= bound[loser] else (loser, on_tie)
+        sides: tuple[Side, Side] = ("row", "column")
+        first, second = sides if bound["row"] <= bound["column"] else sides[::-1]
         side, best = first, color[first](mask, order)
-        other_may_win = best.num_colors >= bound[second] + (first == on_tie)
+        other_may_win = best.num_colors >= bound[second] + (first == "row")
         if other_may_win and not _is_symmetric(mask):
             other = color[second](mask, order)
-            if other.num_colors < best.num_colors + (second == on_tie):
+            if other.num_colors < best.num_colors + (second == "row"):
                 side, best = second, other
         num_rows, num_cols = mask.shape
         if fullest_column * num_cols > _ARROW_LIKE * mask.nnz < fullest_row * num_rows:
@@ -298,9 +294,26 @@ class Compression:
             else None
             for name in ("rows", "columns")
         )
-        found = cls(mask, mask if pattern == mask else pattern, rows, columns)
         by_column = arrays.get(f"{prefix}by_column")
-        return found if by_column is None else replace(found, by_column=by_column)
+        found = cls(mask, mask if pattern == mask else pattern, rows, columns, by_column)
+        if not found._is_sound():
+            raise ValueError(f"{path} holds no valid projection: its colorings fit no mask")
+        return found
+
+    def _is_sound(self) -> bool:
+        """Whether the colorings belong to the masks, so that no two values are added."""
+        if self.pattern.shape != self.mask.shape or (self.rows is None and self.columns is None):
+            return False
+        if self.rows is not None and self.columns is not None:
+            if self.by_column is None or self.by_column.dtype != bool:
+                return False
+            if self.by_column.shape != (self.mask.nnz,):
+                return False
+            parts = part_of(self.mask, ~self.by_column), part_of(self.mask, self.by_column)
+        else:
+            parts = self.mask, self.mask
+        sides = zip((self.rows, self.columns), parts, (0, 1), strict=True)
+        return all(side is None or is_valid(side, part, axis) for side, part, axis in sides)
 
 
 def _is_symmetric(pattern: SparsityPattern) -> bool:

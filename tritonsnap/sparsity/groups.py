@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.sparsity.indices import joint_kinds, pointers
+from tritonsnap.sparsity.indices import joint_kinds, pointers, ranges
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 
@@ -100,6 +100,46 @@ class ColumnGroups:
     def transposed(self) -> ColumnGroups:
         """The same groups with X and M exchanged; some may have no rows of M then."""
         return replace(self, x=self.mask, mask=self.x, x_kind=self.mask_kind, mask_kind=self.x_kind)
+
+    def split(self, pieces: NDArray[np.int64]) -> ColumnGroups:
+        """The same columns in more groups.
+
+        Parameters
+        ----------
+        pieces : int64 [groups]
+            Into how many groups of about equally many columns each group is split, at least 1;
+            a group of fewer columns is split into single ones.
+
+        Examples
+        --------
+        >>> pattern = SparsityPattern.full((2, 5))
+        >>> halves = ColumnGroups.build(pattern, pattern).split(np.array([2]))
+        >>> halves.run_start, halves.run_length
+        (array([0, 2]), array([2, 3]))
+        """
+        run_begin = np.concatenate([[0], np.cumsum(self.run_length)])
+        columns = self.num_columns
+        pieces = np.minimum(pieces, columns)
+        owner = np.repeat(np.arange(len(self)), pieces)
+        number = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        cut = run_begin[self.run_indptr[owner]] + number * columns[owner] // pieces[owner]
+        begin = np.union1d(run_begin[:-1], cut)
+        run = np.searchsorted(run_begin, begin, side="right") - 1
+        return replace(
+            self,
+            x_kind=self.x_kind[owner],
+            mask_kind=self.mask_kind[owner],
+            segment=self.segment[owner],
+            run_indptr=np.searchsorted(begin, np.append(cut, run_begin[-1])),
+            run_start=self.run_start[run] + begin - run_begin[run],
+            run_length=np.diff(np.append(begin, run_begin[-1])),
+        )
+
+    def columns_of(self, members: NDArray[np.integer]) -> NDArray[np.int64]:
+        """int64 [columns]: the columns of the groups `members`, one group behind the other."""
+        begin = self.run_indptr[members]
+        run = ranges(begin, self.run_indptr[members + 1] - begin)
+        return ranges(self.run_start[run], self.run_length[run])
 
     def __len__(self) -> int:
         return len(self.mask_kind)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tritonsnap.checks import MOST, check_instance, check_integer, check_share, generator_of
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.indices import index_dtype, joint_kinds, pointers, ranges, sorted_unique
 from tritonsnap.sparsity.reach import product_of_supports
@@ -84,9 +85,11 @@ class SparsityPattern:
             If a row, a kind or a pointer is out of range.
         """
         num_rows, num_cols = shape = _checked_shape(shape)
-        indptr = np.asarray(support_indptr, np.int64)
+        indptr = _integers("support_indptr", support_indptr).astype(np.int64)
         rows = _integers("support_rows", support_rows)
         kind = _integers("column_kind", column_kind)
+        if rows.ndim != 1:
+            raise ValueError(f"`support_rows` must be 1-D, got shape {rows.shape}")
         if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or indptr[-1] != len(rows):
             raise ValueError(
                 f"`support_indptr` must be 1-D, begin at 0 and end at {len(rows)}, got {indptr!r}"
@@ -155,9 +158,11 @@ class SparsityPattern:
     @classmethod
     def from_dense(cls, matrix: ArrayLike) -> SparsityPattern:
         """Build the pattern of the nonzeros of a matrix (NaN counts as nonzero)."""
-        matrix = np.asarray(matrix)
+        matrix = _array("matrix", matrix)
         if matrix.ndim != 2:
             raise ValueError(f"`matrix` must be 2-D, got shape {matrix.shape}")
+        if matrix.dtype.kind not in "?biufc":
+            raise TypeError(f"`matrix` must hold numbers, got dtype {matrix.dtype}")
         cols, rows = np.nonzero(matrix.T)
         return cls.from_coo(rows, cols, matrix.shape)
 
@@ -229,6 +234,7 @@ class SparsityPattern:
     @classmethod
     def identity(cls, size: int) -> SparsityPattern:
         """Build the pattern of a diagonal matrix."""
+        check_integer("size", size, 0, MOST)
         return cls.from_coo(np.arange(size), np.arange(size), (size, size))
 
     @classmethod
@@ -243,9 +249,8 @@ class SparsityPattern:
             If `density` is not in (0, 1].
         """
         num_rows, num_cols = _checked_shape(shape)
-        if not 0 < density <= 1:
-            raise ValueError(f"`density` must lie in (0, 1], got {density!r}")
-        rng = np.random.default_rng(seed)
+        check_share("density", density)
+        rng = generator_of("seed", seed)
         size = num_rows * num_cols
         keys = rng.choice(size, round(density * size), replace=False, shuffle=False)
         return cls.from_coo(keys % max(num_rows, 1), keys // max(num_rows, 1), shape)
@@ -314,6 +319,8 @@ class SparsityPattern:
     def take_columns(self, columns: ArrayLike) -> SparsityPattern:
         """The pattern whose columns are those of this one at the given indices."""
         columns = _integers("columns", columns)
+        if columns.ndim != 1:
+            raise ValueError(f"`columns` must be 1-D, got shape {columns.shape}")
         _check_range("columns", columns, self.shape[1])
         return self.kinds_as_columns(self.column_kind[columns])
 
@@ -368,13 +375,24 @@ class SparsityPattern:
         # Columns with equal kinds in all operands are equal in the union: merge kinds only.
         patterns = (self, *others)
         column_kind, joint = joint_kinds([pattern.column_kind for pattern in patterns])
-        owner, rows = [], []
-        for pattern, kinds in zip(patterns, joint, strict=True):
-            sizes = np.diff(pattern.support_indptr)[kinds]
-            owner.append(np.repeat(np.arange(len(kinds)), sizes))
-            rows.append(pattern.support_rows[ranges(pattern.support_indptr[kinds], sizes)])
+        sizes = [
+            np.diff(pattern.support_indptr)[kinds]
+            for pattern, kinds in zip(patterns, joint, strict=True)
+        ]
+        full = np.any([size == self.shape[0] for size in sizes], axis=0)  # one kind, all rows
+        number = np.where(full, len(full), np.arange(len(full)))
+        owner = [np.full(self.shape[0], len(full))]
+        rows: list[NDArray[np.integer]] = [np.arange(self.shape[0])]
+        for pattern, kinds, size in zip(patterns, joint, sizes, strict=True):
+            own, kinds, size = np.flatnonzero(~full), kinds[~full], size[~full]
+            owner.append(np.repeat(own, size))
+            rows.append(pattern.support_rows[ranges(pattern.support_indptr[kinds], size)])
         return SparsityPattern._from_owned_rows(
-            self.shape, np.concatenate(owner), np.concatenate(rows), column_kind.ravel()
+            self.shape,
+            np.concatenate(owner),
+            np.concatenate(rows),
+            number[column_kind.ravel()],
+            len(full) + 1,
         )
 
     def __or__(self, other: SparsityPattern) -> SparsityPattern:
@@ -385,14 +403,26 @@ class SparsityPattern:
 
         Works on slices of the distinct columns of `other`: no dense matrix of all columns.
         """
+        check_instance("other", other, SparsityPattern)
         if self.shape[1] != other.shape[0]:
-            raise ValueError(f"cannot multiply shapes {self.shape} and {other.shape}")
-        owner, rows = product_of_supports(self, other.support_indptr, other.support_rows)
+            raise ValueError(
+                f"`other` must have {self.shape[1]} rows, the columns of this pattern, "
+                f"got shape {other.shape}"
+            )
+        # equal columns of this matrix are one, so columns of `other` that meet the same are one too
+        inner = SparsityPattern.from_columns(
+            (self.num_kinds, other.num_kinds),
+            other.support_indptr,
+            self.column_kind[other.support_rows],
+            np.arange(other.num_kinds),
+        )
+        distinct = self.distinct_columns()
+        owner, rows = product_of_supports(distinct, inner.support_indptr, inner.support_rows)
         return SparsityPattern.from_columns(
             (self.shape[0], other.shape[1]),
-            pointers(owner, other.num_kinds),
+            pointers(owner, inner.num_kinds),
             rows,
-            other.column_kind,
+            inner.column_kind[other.column_kind],
         )
 
     def __matmul__(self, other: SparsityPattern) -> SparsityPattern:
@@ -404,7 +434,7 @@ class SparsityPattern:
         """A bool [rows, columns] matrix, or the dense matrices of `values` [..., nnz]."""
         if values is None:
             values = np.ones(self.nnz, bool)
-        values = np.asarray(values)
+        values = _array("values", values)
         self.check_values("values", values)
         dense = np.zeros((*values.shape[:-1], *self.shape), values.dtype)
         dense[..., self.rows, self.cols] = values
@@ -412,8 +442,10 @@ class SparsityPattern:
 
     def values_of(self, dense: Any) -> Any:
         """The values ``[..., nnz]`` at this pattern of ``[..., rows, columns]`` matrices."""
-        if tuple(dense.shape[-2:]) != self.shape:
-            raise ValueError(f"`dense` must end in {self.shape}, got shape {tuple(dense.shape)}")
+        shape = getattr(dense, "shape", None)
+        if shape is None or tuple(shape[-2:]) != self.shape:
+            given = type(dense).__name__ if shape is None else f"shape {tuple(shape)}"
+            raise ValueError(f"`dense` must be an array [..., {self.shape}], got {given}")
         return dense[..., self.rows, self.cols]
 
     def check_values(self, name: str, values: Any) -> None:
@@ -508,18 +540,18 @@ class SparsityPattern:
 
 
 def _checked_shape(shape: Any) -> tuple[int, int]:
-    try:
-        num_rows, num_cols = (int(size) for size in shape)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`shape` must be two integers, got {shape!r}") from error
-    if num_rows < 0 or num_cols < 0:
-        raise ValueError(f"`shape` must not be negative, got {shape!r}")
+    if not isinstance(shape, (tuple, list, np.ndarray)) or len(shape) != 2:
+        raise ValueError(f"`shape` must be two integers, got {shape!r}")
+    num_rows, num_cols = (check_integer("shape", size, 0, MOST) for size in shape)
+    if num_rows * num_cols > MOST:
+        raise ValueError(f"`shape` must have at most {MOST} entries, got {shape!r}")
     return num_rows, num_cols
 
 
 def _check_same_shape(one: SparsityPattern, other: SparsityPattern) -> None:
+    check_instance("other", other, SparsityPattern)
     if one.shape != other.shape:
-        raise ValueError(f"patterns must have the same shape, got {one.shape} and {other.shape}")
+        raise ValueError(f"`other` must have the pattern's shape {one.shape}, got {other.shape}")
 
 
 def _check_range(name: str, index: NDArray[np.integer], size: int) -> None:
@@ -530,12 +562,19 @@ def _check_range(name: str, index: NDArray[np.integer], size: int) -> None:
 
 
 def _integers(name: str, values: ArrayLike) -> NDArray[np.integer]:
-    array = np.asarray(values)
+    array = _array(name, values)
     if array.size == 0:
         return array.astype(np.int64)
     if not np.issubdtype(array.dtype, np.integer):
         raise TypeError(f"`{name}` must be integers, got dtype {array.dtype}")
     return array.astype(np.int64) if array.dtype == np.uint64 else array  # sums stay integers
+
+
+def _array(name: str, values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"`{name}` must be an array, got {type(values).__name__}") from error
 
 
 def _is_sparse_torch(source: Any) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 
@@ -45,6 +44,8 @@ def snap_pattern(
            [1, 1, 0],
            [0, 1, 1]])
     """
+    check_instance("dynamics", dynamics, SparsityPattern)
+    check_instance("immediate", immediate, SparsityPattern)
     if dynamics.shape[0] != dynamics.shape[1]:
         raise ValueError(f"`dynamics` must be square, got shape {dynamics.shape}")
     if immediate.shape[0] != dynamics.shape[0]:
@@ -67,9 +68,5 @@ def snap_pattern(
 
 def check_order(order: int | None) -> None:
     """Raise unless `order` is None or an integer of at least 1."""
-    if order is None:
-        return
-    if isinstance(order, bool) or not isinstance(order, (int, np.integer)):
-        raise TypeError(f"`order` must be an integer or None, got {order!r}")
-    if order < 1:
-        raise ValueError(f"`order` must be at least 1 (or None for exact RTRL), got {order}")
+    if order is not None:
+        check_integer("order", order, 1, allowed="an integer or None")

@@ -4,9 +4,11 @@ from tritonsnap.tuning.cache import CacheError, ConfigFile, Entry, Milliseconds
 from tritonsnap.tuning.device import TARGETS, Device, torch_device
 from tritonsnap.tuning.lookup import (
     Config,
+    Found,
     Sizes,
     bucket_of,
     find_config,
+    locate_config,
     shipped_directory,
     user_directory,
 )
@@ -19,10 +21,12 @@ __all__ = [
     "ConfigFile",
     "Device",
     "Entry",
+    "Found",
     "Milliseconds",
     "Sizes",
     "bucket_of",
     "find_config",
+    "locate_config",
     "shipped_directory",
     "source_hash",
     "torch_device",

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tritonsnap.tuning.cache import CacheError, ConfigFile, Entry
 from tritonsnap.tuning.device import Device
@@ -51,6 +51,13 @@ def bucket_of(sizes: Sizes) -> dict[str, int]:
     return {name: max(size.bit_length() - 1, 0) for name, size in sizes.items()}
 
 
+class Found(NamedTuple):
+    """A config, and the file it is from; None for the kernel's default."""
+
+    config: Config
+    path: Path | None
+
+
 def find_config(
     kernel: Tunable, sizes: Sizes, dtype: str, precision: str, device: Device
 ) -> Config:
@@ -72,6 +79,13 @@ def find_config(
     device : Device
         Where it runs.
     """
+    return locate_config(kernel, sizes, dtype, precision, device).config
+
+
+def locate_config(
+    kernel: Tunable, sizes: Sizes, dtype: str, precision: str, device: Device
+) -> Found:
+    """Find what `find_config` does, and say where it is from."""
     return _find(kernel, tuple(sorted(bucket_of(sizes).items())), dtype, precision, device)
 
 
@@ -82,9 +96,9 @@ def _find(
     dtype: str,
     precision: str,
     device: Device,
-) -> Config:
+) -> Found:
     wanted = dict(bucket)
-    for file in _candidates(kernel, device, (user_directory(), shipped_directory())):
+    for path, file in _candidates(kernel, device, (user_directory(), shipped_directory())):
         usable = [
             entry
             for entry in file.entries
@@ -93,8 +107,10 @@ def _find(
             and kernel.accepts(entry.config, dtype, device)
         ]
         if usable:
-            return min(usable, key=lambda entry: (_distance(entry, wanted), entry.key)).config
-    return kernel.default({name: 2**log for name, log in bucket}, dtype, precision, device)
+            best = min(usable, key=lambda entry: (_distance(entry, wanted), entry.key))
+            return Found(best.config, path)
+    default = kernel.default({name: 2**log for name, log in bucket}, dtype, precision, device)
+    return Found(default, None)
 
 
 def forget() -> None:
@@ -109,7 +125,7 @@ def _distance(entry: Entry, wanted: Mapping[str, int]) -> int:
 
 def _candidates(
     kernel: Tunable, device: Device, directories: tuple[Path, ...]
-) -> Iterator[ConfigFile]:
+) -> Iterator[tuple[Path, ConfigFile]]:
     exact = [ConfigFile.path(directory, kernel.name, device) for directory in directories]
     others = [
         path
@@ -137,7 +153,7 @@ def _candidates(
             for entry in file.entries:
                 if not kernel.accepts(entry.config, entry.dtype, device):
                     _warn_once(path, f"{path} holds the unknown config {dict(entry.config)}")
-            yield file
+            yield path, file
 
 
 _warned: set[Path] = set()
@@ -146,4 +162,4 @@ _warned: set[Path] = set()
 def _warn_once(path: Path, reason: str) -> None:
     if path not in _warned:
         _warned.add(path)
-        warnings.warn(f"tuned configs passed over: {reason}", RuntimeWarning, stacklevel=6)
+        warnings.warn(f"tuned configs passed over: {reason}", RuntimeWarning, stacklevel=7)

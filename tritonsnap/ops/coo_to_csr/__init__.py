@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
+from tritonsnap.arrays import library_of_arguments
+from tritonsnap.checks import check_flag
 
 
 def coo_to_csr(rows: Any, num_rows: int, *, indices_are_sorted: bool = False) -> Any:
@@ -41,8 +42,9 @@ def coo_to_csr(rows: Any, num_rows: int, *, indices_are_sorted: bool = False) ->
         of JAX, where no value is known, entries outside are left out, so the last pointer is less
         than nnz.
     """
+    check_flag("indices_are_sorted", indices_are_sorted)
     face: Any
-    library = library_of(rows)
+    library = library_of_arguments({"rows": rows})
     if library == "torch":  # import statements, because torch.compile follows no other import
         from tritonsnap.ops.coo_to_csr import torch as face
     elif library == "jax":

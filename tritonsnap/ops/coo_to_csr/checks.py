@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
+
+from tritonsnap.checks import check_integer
 
 
 def check_arguments(rows: Any, num_rows: int) -> None:
@@ -15,12 +16,7 @@ def check_arguments(rows: Any, num_rows: int) -> None:
         raise TypeError(f"`rows` must be int32 or int64, got {dtype}")
     if rows.ndim != 1:
         raise ValueError(f"`rows` must have the shape [nnz], got {list(rows.shape)}")
-    try:
-        operator.index(num_rows)
-    except TypeError:
-        raise TypeError(f"`num_rows` must be an integer, got {num_rows!r}") from None
-    if num_rows < 0:
-        raise ValueError(f"`num_rows` must not be negative, got {num_rows}")
+    check_integer("num_rows", num_rows)
 
 
 def pointer_bits(dtype: str, nnz: int) -> int:

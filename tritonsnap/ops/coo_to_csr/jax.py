@@ -1,15 +1,22 @@
-"""`coo_to_csr` in JAX: plain array operations, which XLA compiles for every platform."""
+"""`coo_to_csr` in JAX: a primitive of array operations, and on a GPU of Triton kernels."""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tritonsnap.ops.coo_to_csr.checks import check_arguments, outside, pointer_bits, unsorted
+from tritonsnap.ops.jax_launch import Launch
+from tritonsnap.ops.primitive import PlanPrimitive
+
+Array = jax.Array
 
 
-def coo_to_csr(rows: jax.Array, num_rows: int, *, indices_are_sorted: bool = False) -> jax.Array:
+def coo_to_csr(rows: Array, num_rows: int, *, indices_are_sorted: bool = False) -> Array:
     """Compress row indices to row pointers; see `tritonsnap.coo_to_csr`."""
     check_arguments(rows, num_rows)
     if not isinstance(rows, jax.core.Tracer) and rows.size:
@@ -18,8 +25,19 @@ def coo_to_csr(rows: jax.Array, num_rows: int, *, indices_are_sorted: bool = Fal
             raise outside(low, high, num_rows)
         if indices_are_sorted and bool(jnp.any(rows[1:] < rows[:-1])):
             raise unsorted()
-    dtype = np.dtype(f"int{pointer_bits(str(rows.dtype), rows.size)}")
-    if indices_are_sorted:
+    return _coo_to_csr((), (rows,), (1,), num_rows=int(num_rows), is_sorted=indices_are_sorted)[0]
+
+
+def _implementation(_: Any, rows: Array, num_rows: int, is_sorted: bool) -> tuple[Array, ...]:
+    compress = partial(_row_pointers, num_rows=num_rows, is_sorted=is_sorted)
+    for _ in rows.shape[:-1]:
+        compress = jax.vmap(compress)
+    return (compress(rows),)
+
+
+def _row_pointers(rows: Array, num_rows: int, is_sorted: bool) -> Array:
+    dtype = _pointer_dtype(rows)
+    if is_sorted:
         edges = jnp.arange(num_rows + 1, dtype=rows.dtype)
         found = jnp.searchsorted(rows, edges).astype(dtype)
         return found - found[0]
@@ -27,3 +45,46 @@ def coo_to_csr(rows: jax.Array, num_rows: int, *, indices_are_sorted: bool = Fal
     kept = jnp.where(rows < 0, num_rows, rows)
     counts = jnp.zeros(num_rows, dtype).at[kept].add(1, mode="drop")
     return jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(counts, dtype=dtype)])
+
+
+def _pointer_dtype(rows: Array) -> np.dtype[Any]:
+    return np.dtype(f"int{pointer_bits(str(rows.dtype), rows.shape[-1])}")
+
+
+def _kernels(
+    launch: Launch, _: Any, rows: Array, num_rows: int, is_sorted: bool
+) -> tuple[Array, ...] | None:
+    nnz, dtype = rows.shape[-1], rows.dtype
+    if rows.ndim > 1 or dtype != _pointer_dtype(rows) or not nnz or not num_rows:
+        return None
+    from tritonsnap.ops.coo_to_csr import kernels
+
+    size = {"nnz": nnz, "num_rows": num_rows}
+    entries = {"rows": rows, **size}
+    outputs = {"pointers": (num_rows + 1,)}
+    if is_sorted:
+        search = {**entries, "steps": nnz.bit_length()}
+        (pointers,) = launch(kernels.CSR_SEARCH, search, outputs, size, dtype)
+        return (pointers - pointers[0],)
+    units, num_chunks = kernels.chunks_of(nnz, num_rows)
+    (counts,) = launch(
+        kernels.CSR_COUNT,
+        {**entries, "units_per_chunk": units},
+        {"counts": (num_chunks, num_rows)},
+        size,
+        dtype,
+    )
+    size = {"num_chunks": num_chunks, "num_rows": num_rows}
+    sums, totals = launch(
+        kernels.CSR_SCAN,
+        {"counts": counts, **size},
+        {"sums": (num_rows,), "totals": (-(-num_rows // kernels.TILE),)},
+        size,
+        dtype,
+    )
+    size = {"num_rows": num_rows}
+    arguments = {"sums": sums, "totals": totals, **size}
+    return launch(kernels.CSR_FINISH, arguments, outputs, size, dtype)
+
+
+_coo_to_csr = PlanPrimitive("coo_to_csr", _implementation, kernels=_kernels)

@@ -50,4 +50,4 @@ def gather_compressed(compressed: Any, projection: Projection) -> Any:
     >>> gather_compressed(np.array([[3, 4], [1, 2]]), projection)
     array([1, 3, 2, 4])
     """
-    return face_of(__name__, compressed).gather_compressed(compressed, projection)
+    return face_of(__name__, compressed=compressed).gather_compressed(compressed, projection)

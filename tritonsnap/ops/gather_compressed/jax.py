@@ -1,23 +1,80 @@
-"""`gather_compressed` in JAX: one gather, which has all of JAX's transformations."""
+"""`gather_compressed` in JAX: a primitive that is one gather, and on a GPU a Triton kernel."""
 
 from __future__ import annotations
+
+import math
 
 import jax
 import jax.numpy as jnp
 
+from tritonsnap.ops.canonical_kernels import floats, full_batch
 from tritonsnap.ops.gather_compressed.checks import check_arguments
-from tritonsnap.sparsity.compression import Projection
+from tritonsnap.ops.jax_launch import Launch
+from tritonsnap.ops.primitive import PlanPrimitive
+from tritonsnap.plan.jax_target import default_target
+from tritonsnap.sparsity.compression import Projection, Runs
+
+Array = jax.Array
+Structure = tuple[Array, Runs | None]
 
 
-def gather_compressed(compressed: jax.Array, projection: Projection) -> jax.Array:
+def gather_compressed(compressed: Array, projection: Projection) -> Array:
     """See `tritonsnap.ops.gather_compressed.gather_compressed`."""
     check_arguments(compressed, projection)
     compression = projection.compression
-    flat = compressed.reshape(*compressed.shape[:-2], -1)
     if compression.is_flat:
-        return flat
-    index = jnp.asarray(projection.index)
-    if compression.has_gaps:  # -1 means zero: put one in front
+        return _flat(compressed)
+    runs = projection.runs if default_target() == "triton" else None
+    structure = (
+        jnp.asarray(projection.index),
+        None if runs is None else Runs(*map(jnp.asarray, runs)),
+    )
+    return _gather_compressed(structure, (compressed,), (2,), has_gaps=compression.has_gaps)[0]
+
+
+def _implementation(structure: Structure, compressed: Array, has_gaps: bool) -> tuple[Array, ...]:
+    flat = _flat(compressed)
+    index, _ = structure
+    if has_gaps:  # -1 means zero: put one in front
         flat = jnp.concatenate([jnp.zeros_like(flat, shape=(*flat.shape[:-1], 1)), flat], axis=-1)
-        return flat.at[..., index + 1].get(mode="promise_in_bounds")
-    return flat.at[..., index].get(mode="promise_in_bounds", unique_indices=True)
+        return (flat.at[..., index + 1].get(mode="promise_in_bounds"),)
+    return (flat.at[..., index].get(mode="promise_in_bounds", unique_indices=True),)
+
+
+def _flat(compressed: Array) -> Array:
+    return compressed.reshape(*compressed.shape[:-2], math.prod(compressed.shape[-2:]))
+
+
+def _kernels(
+    launch: Launch, structure: Structure, compressed: Array, has_gaps: bool
+) -> tuple[Array, ...] | None:
+    if floats(compressed) is None:
+        return None
+    from tritonsnap.ops.gather_compressed import kernels
+
+    index, runs = structure
+    *batch, colors, columns = compressed.shape
+    length = colors * columns
+    flat = full_batch(_flat(compressed), tuple(batch))
+    outputs = {"values": (len(flat), len(index))}
+    sizes = {"nnz": len(index), "length": length}
+    if runs is not None:
+        table = runs._asdict()
+        arguments = {"compressed": flat, **table, "num_columns": columns, **sizes}
+        lookup = {
+            "runs": len(runs.columns),
+            "columns": columns // len(runs.columns),
+            "support": len(index) // columns,
+            "batch": len(flat),
+        }
+        (values,) = launch(kernels.GATHER_RUNS, arguments, outputs, lookup, flat.dtype)
+    else:
+        arguments = {"compressed": flat, "index": index, **sizes, "batch": len(flat)}
+        lookup = {"nnz": len(index), "batch": len(flat)}
+        (values,) = launch(kernels.GATHER_INDEX, arguments, outputs, lookup, flat.dtype)
+    return (values.reshape(*batch, len(index)),)
+
+
+_gather_compressed = PlanPrimitive(
+    "gather_compressed", _implementation, lambda num_operands, _: [1], kernels=_kernels
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ def gather_compressed(compressed: NDArray[Any], projection: Projection) -> NDArr
     """See `tritonsnap.ops.gather_compressed.gather_compressed`."""
     check_arguments(compressed, projection)
     index = np.asarray(projection.index)
-    flat = compressed.reshape(*compressed.shape[:-2], -1)
+    flat = compressed.reshape(*compressed.shape[:-2], math.prod(compressed.shape[-2:]))
     if not projection.compression.has_gaps:
         return flat[..., index]
     inside = index >= 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
+from tritonsnap.arrays import library_of_arguments
+from tritonsnap.checks import check_flag
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 
 
@@ -40,9 +41,10 @@ def influence_gradient(
     ----------
     Menick et al., ICLR 2021, equation 2.
     """
+    check_flag("sum_batch", sum_batch)
+    check_flag("packed", packed)
     face: Any
-    blocks = j if isinstance(j, (tuple, list)) else (j,)
-    library = library_of(delta, *blocks)
+    library = library_of_arguments({"delta": delta}, packed={"j": j})
     if library == "torch":
         from tritonsnap.ops.influence_gradient import torch as face
     elif library == "jax":

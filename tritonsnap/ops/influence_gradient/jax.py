@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tritonsnap.ops import canonical_kernels, canonical_xla
 from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
+from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.masked_dsmm.jax import UNROLLED, padded_rows, take
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.blocks import ElementwiseBlock, WalkBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.jax_target import jax_packing
 from tritonsnap.plan.packing import Packing
 
 Array = jax.Array
@@ -29,7 +32,7 @@ def influence_gradient(
 ) -> Array | tuple[Array, ...]:
     """JAX face of `tritonsnap.influence_gradient`."""
     check_plan(plan)
-    packing = plan.packing("xla")
+    packing = jax_packing(plan)
     given = read_influence("j", j, packing, "mask")
     check_rows("delta", delta, plan.mask.shape[0], given.batch)
     axes = [1, *(len(shape) for shape in packing.shapes("mask"))]
@@ -42,7 +45,20 @@ def influence_gradient(
 def _implementation(
     plan: DsmmPlan, delta: Array, *blocks: Array, sum_batch: bool
 ) -> tuple[Array, ...]:
-    return gradient(plan.packing("xla"), delta, blocks, sum_batch)
+    packing = jax_packing(plan)
+    if packing.target.canonical:
+        return (canonical_xla.gradient(packing, delta, blocks[0], sum_batch),)
+    return gradient(packing, delta, blocks, sum_batch)
+
+
+def _kernels(
+    launch: Launch, plan: DsmmPlan, *operands: Array, sum_batch: bool
+) -> tuple[Array, ...] | None:
+    packing, same = jax_packing(plan), canonical_kernels.floats(*operands)
+    if not packing.target.canonical or same is None:
+        return None
+    delta, j = same
+    return (canonical_kernels.gradient(launch, packing, delta, j, sum_batch),)
 
 
 class _Gradient(PlanPrimitive):
@@ -53,12 +69,20 @@ class _Gradient(PlanPrimitive):
         each = (("sum_batch", False),)
         outputs, _ = super()._batch(args, dims, tree=tree, axes=axes, params=each)
         if dict(params)["sum_batch"]:
-            outputs = [one.sum(axis=tuple(range(1, one.ndim - 2))) for one in outputs]
+            plan = jax.tree_util.tree_unflatten(tree, args[len(axes) :])
+            shapes = jax_packing(plan).column_shapes()
+            outputs = [
+                one.sum(axis=tuple(range(1, one.ndim - len(shape))))
+                for one, shape in zip(outputs, shapes, strict=True)
+            ]
         return outputs, [0] * len(outputs)
 
 
 _influence_gradient = _Gradient(
-    "influence_gradient", _implementation, lambda num_operands, _: [1, num_operands - 1]
+    "influence_gradient",
+    _implementation,
+    lambda num_operands, _: [1, num_operands - 1],
+    kernels=_kernels,
 )
 
 
@@ -102,7 +126,9 @@ def _sum_groups(block: WalkBlock, delta: Array, j: Array) -> Array:
     last = block.mask_row.shape[0] - 1
     weights = take(delta, block.mask_row)
     lead = jnp.broadcast_shapes(delta.shape[:-1], j.shape[:-2])
-    total = jnp.zeros((*lead, len(block.groups), block.columns.width), jnp.result_type(delta, j))
+    total = jnp.zeros(
+        (*lead, block.columns.num_groups, block.columns.width), jnp.result_type(delta, j)
+    )
 
     def add(k: int | Array, total: Array) -> Array:
         row = begin[:-1] + k

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
+from tritonsnap.arrays import library_of_arguments
 from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors
@@ -50,12 +50,12 @@ def influence_update(
     ICLR 2021, equation 3 and section 3.
     """
     face: Any
-    blocks = j if isinstance(j, (tuple, list)) else (j,)
+    added: dict[str, Any] = {"immediate": immediate}
     if isinstance(immediate, Factors):
-        added: tuple[Any, ...] = (immediate.gains, immediate.sources)
-    else:
-        added = tuple(immediate) if isinstance(immediate, (tuple, list)) else (immediate,)
-    library = library_of(d, *blocks, *added, row_scale)
+        added = {"immediate.gains": immediate.gains, "immediate.sources": immediate.sources}
+    library = library_of_arguments(
+        {"d": d}, packed={"j": j, **added}, optional={"row_scale": row_scale}
+    )
     if library == "torch":
         from tritonsnap.ops.influence_update import torch as face
     elif library == "jax":

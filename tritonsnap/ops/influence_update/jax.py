@@ -5,8 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from tritonsnap.ops import canonical_kernels, canonical_xla
 from tritonsnap.ops.arguments import (
     Form,
+    check_batch,
     check_plan,
     check_precision,
     check_rows,
@@ -15,11 +17,13 @@ from tritonsnap.ops.arguments import (
 )
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update.factors import check_factors
+from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.masked_dsmm.jax import bind_product, product, take, with_zero
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorBlock, Factors, FactorStructure
+from tritonsnap.plan.jax_target import jax_packing
 from tritonsnap.plan.packing import Packing
 
 Array = jax.Array
@@ -38,7 +42,7 @@ def influence_update(
     """JAX face of `tritonsnap.influence_update`."""
     check_plan(plan)
     check_precision(precision)
-    packing = plan.packing("xla")
+    packing = jax_packing(plan)
     given = read_influence("j", j, packing, "x")
     form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
@@ -50,11 +54,17 @@ def influence_update(
         axes += [len(shape) for shape in packing.shapes("x")]
         operands = (d, immediate.gains, immediate.sources, *scale, *given.blocks)
         blocks = _influence_update(
-            immediate.structure, operands, axes, form=form, scaled=row_scale is not None
+            immediate.structure,
+            operands,
+            axes,
+            form=form,
+            scaled=row_scale is not None,
+            precision=precision,
         )
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     added = read_influence("immediate", immediate, packing, "mask")
-    blocks = bind_product(plan, d, form, given.blocks, row_scale)
+    check_batch("immediate", added, given.batch)
+    blocks = bind_product(plan, d, form, given.blocks, row_scale, precision)
     if given.flat and added.flat:
         return packing.unpack(blocks, like=given.values) + added.values
     blocks = tuple(block + part for block, part in zip(blocks, added.blocks, strict=True))
@@ -69,14 +79,66 @@ def _implementation(
     *rest: Array,
     form: Form,
     scaled: bool,
+    precision: str,
 ) -> tuple[Array, ...]:
-    packing = structure.plan.packing("xla")
+    packing = jax_packing(structure.plan)
     row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
     dynamics = Dynamics(d, form, packing, jnp)
+    if packing.target.canonical:
+        whole = dynamics if row_scale is None else dynamics.scaled(row_scale)
+        product_of_d = canonical_xla.product(packing, whole, blocks[0])
+        return (product_of_d + _multiplied_out(structure, gains, sources),)
     return update(packing, dynamics, blocks, Factors(gains, sources, structure), row_scale)
 
 
-_influence_update = PlanPrimitive("influence_update", _implementation)
+def _kernels(
+    launch: Launch,
+    structure: FactorStructure,
+    *operands: Array,
+    form: Form,
+    scaled: bool,
+    precision: str,
+) -> tuple[Array, ...] | None:
+    packing, same = jax_packing(structure.plan), canonical_kernels.floats(*operands)
+    if not packing.target.canonical or same is None:
+        return None
+    d, gains, sources, *rest = same
+    scale, j = rest[0] if scaled else None, rest[-1]
+    dynamics = Dynamics(d, form, packing, jnp)
+    factors = Factors(gains, sources, structure)
+    return (canonical_kernels.product(launch, packing, dynamics, j, precision, scale, factors),)
+
+
+def _reference(
+    structure: FactorStructure,
+    d: Array,
+    gains: Array,
+    sources: Array,
+    *rest: Array,
+    form: Form,
+    scaled: bool,
+    precision: str,
+) -> tuple[Array, ...]:
+    """What is differentiated: in canonical order, the product by its own primitive."""
+    plan = structure.plan
+    if not jax_packing(plan).target.canonical:
+        return _implementation(
+            structure, d, gains, sources, *rest, form=form, scaled=scaled, precision=precision
+        )
+    (result,) = bind_product(plan, d, form, rest[-1:], rest[0] if scaled else None, precision)
+    return (result + _multiplied_out(structure, gains, sources),)
+
+
+def _multiplied_out(structure: FactorStructure, gains: Array, sources: Array) -> Array:
+    packing = jax_packing(structure.plan)
+    return canonical_xla.immediate(
+        packing, structure.canonical(), structure.num_units, gains, sources
+    )
+
+
+_influence_update = PlanPrimitive(
+    "influence_update", _implementation, kernels=_kernels, reference=_reference
+)
 
 
 def update(
@@ -89,7 +151,8 @@ def update(
     """The blocks of M * (D J) + I in XLA operations."""
     products = product(packing, dynamics, blocks, row_scale)
     layout = immediate.structure.layout(packing)
-    gains = immediate.gains.reshape(*immediate.gains.shape[:-2], -1)
+    *axes, targets, rows = immediate.gains.shape
+    gains = immediate.gains.reshape(*axes, targets * rows)
     rows = packing.groups.mask.shape[0]
     return tuple(
         _added(result, block, factors, gains, immediate.sources, rows)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tritonsnap.ops.arguments import (
     Form,
+    check_batch,
     check_plan,
     check_precision,
     check_rows,
@@ -50,6 +51,7 @@ def influence_update(
         blocks = update(packing, dynamics, given.blocks, immediate, row_scale)
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     added = read_influence("immediate", immediate, packing, "mask")
+    check_batch("immediate", added, given.batch)
     blocks = product(packing, dynamics, given.blocks, row_scale)
     if given.flat and added.flat:
         return packing.unpack(blocks, like=given.values) + added.values
@@ -66,7 +68,8 @@ def update(
     out: tuple[Array, ...] | None = None,
 ) -> tuple[Array, ...]:
     """The blocks of M * (D J) + I, written to `out` where it is given."""
-    gains = immediate.gains.reshape(*immediate.gains.shape[:-2], -1)
+    *axes, targets, rows = immediate.gains.shape
+    gains = immediate.gains.reshape(*axes, targets * rows)
     lead = np.broadcast_shapes(gains.shape[:-1], immediate.sources.shape[:-1])
     results = product(packing, dynamics, blocks, row_scale, out)
     structure = immediate.structure

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tritonsnap.ops.arguments import (
     Form,
+    check_batch,
     check_plan,
     check_precision,
     check_rows,
@@ -50,6 +51,7 @@ def influence_update(
         blocks = update(packing, d, form, given.blocks, immediate, row_scale, precision)
         return packing.unpack(blocks, like=given.values) if given.flat else blocks
     added = read_influence("immediate", immediate, packing, "mask")
+    check_batch("immediate", added, given.batch)
     blocks = product(packing, d, form, given.blocks, row_scale, precision)
     if given.flat and added.flat:
         return packing.unpack(blocks, like=given.values) + added.values

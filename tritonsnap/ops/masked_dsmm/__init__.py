@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
+from tritonsnap.arrays import library_of_arguments
 from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 
@@ -51,8 +51,7 @@ def masked_dsmm(
         For dtypes that are not floating-point, a wrong plan, or mixed array libraries.
     """
     face: Any
-    blocks = x if isinstance(x, (tuple, list)) else (x,)
-    library = library_of(d, *blocks, row_scale)
+    library = library_of_arguments({"d": d}, packed={"x": x}, optional={"row_scale": row_scale})
     if library == "torch":
         from tritonsnap.ops.masked_dsmm import torch as face
     elif library == "jax":

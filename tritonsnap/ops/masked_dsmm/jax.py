@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import tritonsnap.plan.jax_tree  # noqa: F401 - registers plans as pytrees
+from tritonsnap.ops import canonical_kernels, canonical_xla
 from tritonsnap.ops.arguments import (
     Form,
     check_plan,
@@ -18,9 +19,11 @@ from tritonsnap.ops.arguments import (
     read_influence,
 )
 from tritonsnap.ops.dynamics import Dynamics, gather_groups
+from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.blocks import DenseBlock, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.jax_target import jax_packing
 from tritonsnap.plan.packing import Packing
 
 Array = jax.Array
@@ -40,32 +43,86 @@ def masked_dsmm(
     """JAX face of `tritonsnap.masked_dsmm`."""
     check_plan(plan)
     check_precision(precision)
-    packing = plan.packing("xla")
+    packing = jax_packing(plan)
     given = read_influence("x", x, packing, "x")
     form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
-    blocks = bind_product(plan, d, form, given.blocks, row_scale)
+    blocks = bind_product(plan, d, form, given.blocks, row_scale, precision)
     return packing.unpack(blocks, like=given.values) if given.flat else blocks
 
 
 def bind_product(
-    plan: DsmmPlan, d: Array, form: Form, blocks: tuple[Array, ...], row_scale: Array | None
+    plan: DsmmPlan,
+    d: Array,
+    form: Form,
+    blocks: tuple[Array, ...],
+    row_scale: Array | None = None,
+    precision: str = "ieee",
+    flipped: bool = False,
 ) -> tuple[Array, ...]:
-    """Bind the primitive on packed values."""
+    """Bind the primitive on packed values.
+
+    `flipped`, for values in canonical order: the product ``X * (D^T M)``, given the same D.
+    """
     scale = () if row_scale is None else (row_scale,)
     axes = [2 if form == "dense" else 1, *(1 for _ in scale)]
-    axes += [len(shape) for shape in plan.packing("xla").shapes("x")]
-    operands = (d, *scale, *blocks)
-    return _masked_dsmm(plan, operands, axes, form=form, scaled=row_scale is not None)
+    axes += [len(shape) for shape in jax_packing(plan).shapes("mask" if flipped else "x")]
+    return _masked_dsmm(
+        plan,
+        (d, *scale, *blocks),
+        axes,
+        form=form,
+        scaled=row_scale is not None,
+        precision=precision,
+        flipped=flipped,
+    )
 
 
 def _implementation(
-    plan: DsmmPlan, d: Array, *rest: Array, form: Form, scaled: bool
+    plan: DsmmPlan,
+    d: Array,
+    *rest: Array,
+    form: Form,
+    scaled: bool,
+    precision: str,
+    flipped: bool,
 ) -> tuple[Array, ...]:
-    packing = plan.packing("xla")
+    packing = jax_packing(plan)
     row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
+    if packing.target.canonical:
+        packing, dynamics = _oriented(packing, d, form, flipped)
+        scaled_dynamics = dynamics if row_scale is None else dynamics.scaled(row_scale)
+        return (canonical_xla.product(packing, scaled_dynamics, blocks[0]),)
     return product(packing, Dynamics(d, form, packing, jnp), blocks, row_scale)
+
+
+def _kernels(
+    launch: Launch,
+    plan: DsmmPlan,
+    *operands: Array,
+    form: Form,
+    scaled: bool,
+    precision: str,
+    flipped: bool,
+) -> tuple[Array, ...] | None:
+    packing, same = jax_packing(plan), canonical_kernels.floats(*operands)
+    if not packing.target.canonical or same is None:
+        return None
+    packing, dynamics = _oriented(packing, same[0], form, flipped)
+    scale = same[1] if scaled else None
+    return (canonical_kernels.product(launch, packing, dynamics, same[-1], precision, scale),)
+
+
+def _oriented(packing: Packing, d: Array, form: Form, flipped: bool) -> tuple[Packing, Dynamics]:
+    """The packing and D of a product in canonical order, both transposed where it is flipped."""
+    if not flipped:
+        return packing, Dynamics(d, form, packing, jnp)
+    if form == "dense":
+        d = jnp.swapaxes(d, -1, -2)
+    else:  # by column, then row: the stable order by row is that of the transposed D
+        d = d[..., jnp.argsort(canonical_xla.entries_of(packing)[0], stable=True)]
+    return packing.transposed, Dynamics(d, form, packing.transposed, jnp)
 
 
 def _groups(num_operands: int, params: dict[str, Any]) -> list[int]:
@@ -78,12 +135,41 @@ def _adjoint(
 ) -> list[Array] | None:
     from tritonsnap.ops.masked_outer.jax import bind_outer  # which is differentiated by this module
 
-    if operands[0] is not None or params["scaled"]:
-        return None
-    return [bind_outer(plan, tuple(cotangents), tuple(operands[1:]), params["form"])]
+    packing, form, flipped = jax_packing(plan), params["form"], params["flipped"]
+    if not packing.target.canonical:
+        if operands[0] is not None or params["scaled"]:
+            return None
+        return [bind_outer(plan, tuple(cotangents), tuple(operands[1:]), form)]
+    d, *scale, x = operands
+    if x is None:
+        whole = d * _of_rows(packing, scale[0], form) if scale else d
+        precision = params["precision"]
+        return list(
+            bind_product(plan, whole, form, tuple(cotangents), None, precision, not flipped)
+        )
+    pair = (x, cotangents[0]) if flipped else (cotangents[0], x)
+    of_d = bind_outer(plan, pair[:1], pair[1:], form)
+    if d is None:
+        return [of_d * _of_rows(packing, scale[0], form) if scale else of_d]
+    return [_sum_rows(packing, of_d * d, form)]
 
 
-_masked_dsmm = PlanPrimitive("masked_dsmm", _implementation, _groups, _adjoint)
+def _of_rows(packing: Packing, scale: Array, form: Form) -> Array:
+    """What the row of each entry of D is scaled by, in a shape that multiplies D."""
+    if form == "dense":
+        return scale[..., None]
+    return scale[..., canonical_xla.entries_of(packing)[0]]
+
+
+def _sum_rows(packing: Packing, d: Array, form: Form) -> Array:
+    """[..., m]: the sum of each row of D."""
+    if form == "dense":
+        return d.sum(-1)
+    zeros = jnp.zeros((*d.shape[:-1], packing.dynamics.shape[0]), d.dtype)
+    return zeros.at[..., canonical_xla.entries_of(packing)[0]].add(d)
+
+
+_masked_dsmm = PlanPrimitive("masked_dsmm", _implementation, _groups, _adjoint, _kernels)
 
 
 def product(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonsnap.arrays import library_of
+from tritonsnap.arrays import library_of_arguments
 from tritonsnap.ops.arguments import Form
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 
@@ -39,8 +39,7 @@ def masked_outer(r: Any, x: Any, plan: DsmmPlan, *, form: Form = "values") -> An
         For dtypes that are not floating-point, a wrong plan, or mixed array libraries.
     """
     face: Any
-    left, right = (one if isinstance(one, (tuple, list)) else (one,) for one in (r, x))
-    library = library_of(*left, *right)
+    library = library_of_arguments({}, packed={"r": r, "x": x})
     if library == "torch":
         from tritonsnap.ops.masked_outer import torch as face
     elif library == "jax":

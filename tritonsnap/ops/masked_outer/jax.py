@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tritonsnap.ops import canonical_kernels, canonical_xla
 from tritonsnap.ops.arguments import Form, check_form, check_plan, read_pair
-from tritonsnap.ops.masked_dsmm.jax import UNROLLED, take
+from tritonsnap.ops.jax_launch import Launch
+from tritonsnap.ops.masked_dsmm.jax import UNROLLED, bind_product, take
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.blocks import DenseBlock, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.jax_target import jax_packing
 from tritonsnap.plan.packing import Packing
 
 Array = jax.Array
@@ -28,7 +31,7 @@ def masked_outer(
     """JAX face of `tritonsnap.masked_outer`."""
     check_plan(plan)
     check_form(form)
-    packing = plan.packing("xla")
+    packing = jax_packing(plan)
     left, right = read_pair(r, x, packing)
     if not packing.blocks:
         lead = jnp.broadcast_shapes(left.batch, right.batch)
@@ -39,21 +42,52 @@ def masked_outer(
 
 def bind_outer(plan: DsmmPlan, r: tuple[Array, ...], x: tuple[Array, ...], form: Form) -> Array:
     """Bind the primitive on packed values."""
-    packing = plan.packing("xla")
+    packing = jax_packing(plan)
     axes = [len(shape) for side in ("mask", "x") for shape in packing.shapes(side)]
     return _masked_outer(plan, (*r, *x), axes, form=form)[0]
 
 
 def _implementation(plan: DsmmPlan, *blocks: Array, form: Form) -> tuple[Array, ...]:
-    num = len(blocks) // 2
-    return (outer(plan.packing("xla"), blocks[:num], blocks[num:], form),)
+    packing, num = jax_packing(plan), len(blocks) // 2
+    if packing.target.canonical:
+        return (_in_form(packing, canonical_xla.outer(packing, *blocks), form),)
+    return (outer(packing, blocks[:num], blocks[num:], form),)
+
+
+def _kernels(
+    launch: Launch, plan: DsmmPlan, *operands: Array, form: Form
+) -> tuple[Array, ...] | None:
+    packing, same = jax_packing(plan), canonical_kernels.floats(*operands)
+    if not packing.target.canonical or same is None:
+        return None
+    return (_in_form(packing, canonical_kernels.outer(launch, packing, *same), form),)
+
+
+def _in_form(packing: Packing, values: Array, form: Form) -> Array:
+    """The values of D, or D with zeros where it has none."""
+    if form == "values":
+        return values
+    zeros = jnp.zeros((*values.shape[:-1], *packing.dynamics.shape), values.dtype)
+    rows, cols = canonical_xla.entries_of(packing)
+    return zeros.at[..., rows, cols].set(values, unique_indices=True)
+
+
+def _adjoint(
+    plan: DsmmPlan, operands: list[Any], cotangents: list[Array], params: dict[str, Any]
+) -> list[Array] | None:
+    if not jax_packing(plan).target.canonical:
+        return None
+    (d,), (r, x) = cotangents, operands
+    if r is None:
+        return list(bind_product(plan, d, params["form"], (x,)))
+    return list(bind_product(plan, d, params["form"], (r,), flipped=True))
 
 
 def _groups(num_operands: int, params: dict[str, Any]) -> list[int]:
     return [num_operands // 2, num_operands // 2]
 
 
-_masked_outer = PlanPrimitive("masked_outer", _implementation, _groups)
+_masked_outer = PlanPrimitive("masked_outer", _implementation, _groups, _adjoint, _kernels)
 
 
 def outer(packing: Packing, r: tuple[Array, ...], x: tuple[Array, ...], form: Form) -> Array:

@@ -12,7 +12,6 @@ from tritonsnap.ops.canonical import outer_arguments
 from tritonsnap.ops.kernel import Problem
 from tritonsnap.ops.masked_dsmm.problems import random_columns, wide
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.plan.outer_pairs import OuterPairs
 
 
 def outer_problem(entries: int, batch: int) -> Problem:
@@ -30,7 +29,7 @@ def outer_problem(entries: int, batch: int) -> Problem:
     block = packing.blocks[0]
     arguments = outer_arguments(
         block,
-        OuterPairs.build(packing),
+        packing.pairs,
         random.standard_normal((batch, block.mask_values)),
         random.standard_normal((batch, block.x_values)),
         plan.dynamics.nnz,

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tritonsnap.ops.arguments import Form, check_form, check_plan, read_pair
+from tritonsnap.ops.arguments import Form, check_form, check_plan, first_array, read_pair
 from tritonsnap.ops.masked_dsmm.torch import product, torch_packing, transposed
 from tritonsnap.ops.masked_outer import numpy as face
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -26,7 +26,7 @@ def masked_outer(
     """PyTorch face of `tritonsnap.masked_outer`."""
     check_plan(plan)
     check_form(form)
-    packing = torch_packing(plan, r if isinstance(r, Tensor) else r[0])
+    packing = torch_packing(plan, first_array(r))
     left, right = read_pair(r, x, packing)
     if not packing.blocks:
         lead = torch.broadcast_shapes(left.batch, right.batch)

@@ -28,7 +28,10 @@ def mix(a: Any, b: Any, positions: Any) -> Any:
     Raises
     ------
     ValueError
-        If the shapes do not fit.
+        If the shapes do not fit, or a position is out of range (in JAX under a transformation,
+        where no value is known, that entry of `b` is left out).
+    TypeError
+        If `positions` are no integers, or the arrays belong to different libraries.
 
     Examples
     --------
@@ -39,4 +42,4 @@ def mix(a: Any, b: Any, positions: Any) -> Any:
     >>> mix(np.array([1, 2, 3]), np.array([10, 20]), influence.positions(immediate))
     array([11,  2, 23])
     """
-    return face_of(__name__, a, b).mix(a, b, positions)
+    return face_of(__name__, a=a, b=b).mix(a, b, positions)

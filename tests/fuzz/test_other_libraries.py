@@ -1,0 +1,52 @@
+"""The ops' faces for torch and JAX with corrupted arguments, and with other libraries mixed in."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from corruptions import Entry, corrupted
+from entry_points import op_entries
+from test_entry_points import check
+
+import tritonsnap as ts
+
+
+def moved(value: Any, library: str) -> Any:
+    """The same argument with its arrays in another library; what has no such dtype stays."""
+    if isinstance(value, ts.Factors):
+        return ts.Factors(*(moved(one, library) for one in value[:2]), value.structure)
+    if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
+        return value
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        try:
+            return torch.from_numpy(value.copy())
+        except TypeError:
+            return value
+    if value.dtype.kind not in "biufc" or value.dtype == np.longdouble:
+        return value
+    return pytest.importorskip("jax.numpy").asarray(value)
+
+
+def in_library(entry: Entry, library: str) -> Entry:
+    arguments = {name: moved(value, library) for name, value in entry.arguments.items()}
+    return dataclasses.replace(entry, arguments=arguments)
+
+
+CASES = [pytest.param(e, n, id=f"{e}-{n}") for e in op_entries() for n in e.arguments]
+
+
+@pytest.mark.parametrize(("entry", "name"), CASES)
+def test_torch(entry: Entry, name: str) -> None:
+    values = list(corrupted(entry.arguments[name]))
+    trials = [(what, {name: moved(value, "torch")}) for what, value in values]
+    trials += [(f"{what}, in NumPy", {name: v}) for what, v in values if isinstance(v, np.ndarray)]
+    check(in_library(entry, "torch"), trials)
+
+
+@pytest.mark.parametrize(("entry", "name"), CASES)
+def test_jax(entry: Entry, name: str) -> None:
+    values = list(corrupted(entry.arguments[name]))
+    trials = [(what, {name: moved(value, "jax")}) for what, value in values]
+    check(in_library(entry, "jax"), trials)

@@ -1,0 +1,171 @@
+"""The JAX ops by the kernels that they are lowered to for a GPU, with those very arguments."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+from tritonsnap.jax import (  # noqa: E402
+    coo_to_csr,
+    gather_compressed,
+    influence_gradient,
+    influence_update,
+    lower_for,
+    make_jacobian_projection,
+    masked_dsmm,
+    masked_outer,
+)
+from tritonsnap.ops.jax_launch import kernel_call  # noqa: E402
+from tritonsnap.ops.masked_dsmm.jax import bind_product  # noqa: E402
+from tritonsnap.ops.primitive import PlanPrimitive  # noqa: E402
+from tritonsnap.plan import DsmmPlan, Regime  # noqa: E402
+from tritonsnap.plan.factors import Factors, FactorStructure  # noqa: E402
+from tritonsnap.sparsity import SparsityPattern, snap_pattern  # noqa: E402
+from tritonsnap.tuning import TARGETS  # noqa: E402
+
+BATCH = 3
+UNITS = 9
+
+
+@pytest.fixture(autouse=True)
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Run the kernels in place of the primitives; the names of those that ran."""
+    names: list[str] = []
+
+    def launch(kernel: Any, *arguments: Any) -> tuple[Any, ...]:
+        call = kernel_call(TARGETS[1], kernel, *arguments)
+        inputs = [
+            torch.from_numpy(np.array(one)) if hasattr(one, "shape") else one for one in call.inputs
+        ]
+        outputs = []
+        for one in call.outputs:
+            kind = getattr(torch, str(one.dtype))
+            poison = torch.nan if kind.is_floating_point else -1
+            outputs.append(torch.full(one.shape, poison, dtype=kind))
+        kernel.function[call.grid](*inputs, *outputs, **call.constexprs, **call.options)
+        names.append(kernel.name)
+        return tuple(jnp.asarray(one.numpy()) for one in outputs)
+
+    def bind(self: Any, structure: Any, operands: Any, axes: Any, **params: Any) -> Any:
+        return self.kernels(launch, structure, *operands, **params)
+
+    monkeypatch.setattr(PlanPrimitive, "__call__", bind)
+    with jax.enable_x64(True), lower_for(TARGETS[1]):
+        yield names
+
+
+def network(order: int | None, regime: Regime | None) -> tuple[DsmmPlan, FactorStructure]:
+    """A plan of a small network, with one parameter for each weight, and its factors."""
+    weights = np.random.default_rng(2).random((UNITS, UNITS)) < 0.3
+    weights[:, 0] = False  # unit 0 reaches no other: its group has one row in every regime
+    weights[0, 3] = True
+    dynamics = SparsityPattern.from_dense(weights | np.eye(UNITS, dtype=bool))
+    unit = np.nonzero(weights)[0]
+    immediate = SparsityPattern.from_coo(unit, np.arange(len(unit)), (UNITS, len(unit)))
+    mask = snap_pattern(dynamics, immediate, order)
+    plan = DsmmPlan(mask, mask, dynamics)
+    if regime is not None:
+        plan = plan.with_packing(plan.packing("triton", regime))
+    target, source = np.arange(len(unit)) % 2, np.arange(len(unit)) % 5
+    return plan, FactorStructure(plan, unit, target, source, UNITS, 2, 5)
+
+
+def draw(*shape: int) -> Any:
+    return jnp.asarray(np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape))
+
+
+def close(found: Any, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+every_plan = pytest.mark.parametrize(
+    ("order", "regime"),
+    [(1, None), (2, Regime.WALK), (2, Regime.DENSE)],
+    ids=["elementwise", "walk", "walk and dense"],
+)
+
+
+@every_plan
+@pytest.mark.parametrize("form", ["values", "dense"])
+def test_product_and_its_transpose(order: int, regime: Regime | None, form: str) -> None:
+    plan, _ = network(order, regime)
+    pattern, mask = plan.dynamics, plan.mask
+    values, j = draw(BATCH, pattern.nnz), draw(BATCH, mask.nnz)
+    dense = pattern.to_dense(np.asarray(values))
+    d = jnp.asarray(dense) if form == "dense" else values
+    influence = mask.to_dense(np.asarray(j))
+    scale = draw(BATCH, UNITS)
+    scaled = np.asarray(scale)[..., None] * dense @ influence
+    found = masked_dsmm(d, j, plan, row_scale=scale, form=form)
+    close(found, mask.values_of(scaled))
+    packed = plan.pack(j)
+    assert packed[0].shape == (BATCH, plan.packing("triton").shapes("x")[0][0])
+    (block,) = bind_product(plan, d, form, packed, flipped=True)
+    adjoint = np.swapaxes(dense, -1, -2) @ influence
+    close(block[..., : mask.nnz], mask.values_of(adjoint))
+    close(block[..., mask.nnz :], np.zeros((BATCH, block.shape[-1] - mask.nnz)))
+
+
+@every_plan
+def test_outer_product(order: int, regime: Regime | None) -> None:
+    plan, _ = network(order, regime)
+    r, x = draw(BATCH, plan.mask.nnz), draw(plan.x.nnz)
+    left, right = plan.mask.to_dense(np.asarray(r)), plan.x.to_dense(np.asarray(x))
+    close(masked_outer(r, x, plan), plan.dynamics.values_of(left @ right.T))
+
+
+@every_plan
+def test_update(order: int, regime: Regime | None, launched: list[str]) -> None:
+    plan, structure = network(order, regime)
+    pattern, mask = plan.dynamics, plan.mask
+    d, j = draw(pattern.nnz), draw(BATCH, mask.nnz)
+    gains, sources = draw(BATCH, 2, UNITS), draw(BATCH, 5)
+    added = np.zeros((BATCH, *mask.shape))
+    for column in range(mask.shape[1]):
+        unit, target = structure.unit[column], structure.target[column]
+        own = np.asarray(gains)[:, target, unit] * sources[:, structure.source[column]]
+        added[:, unit, column] = own
+    product = pattern.to_dense(np.asarray(d)) @ mask.to_dense(np.asarray(j))
+    found = influence_update(d, j, Factors(gains, sources, structure), plan)
+    close(found, mask.values_of(product + added))
+    if regime == Regime.DENSE:
+        assert set(launched) >= {"walk_product", "group_product_16"}
+
+
+@every_plan
+@pytest.mark.parametrize("sum_batch", [False, True])
+def test_gradient(order: int, regime: Regime | None, sum_batch: bool) -> None:
+    plan, _ = network(order, regime)
+    delta, j = draw(BATCH, UNITS), draw(BATCH, plan.mask.nnz)
+    dense = plan.mask.to_dense(np.asarray(j))
+    expected = np.einsum("bs,bsp->bp", np.asarray(delta), dense)
+    found = influence_gradient(delta, j, plan, sum_batch=sum_batch)
+    close(found, expected.sum(0) if sum_batch else expected)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_row_pointers(is_sorted: bool) -> None:
+    rows = np.random.default_rng(0).integers(0, 40, 3000).astype(np.int32)
+    rows = np.sort(rows) if is_sorted else rows
+    found = coo_to_csr(jnp.asarray(rows), 41, indices_are_sorted=is_sorted)
+    np.testing.assert_array_equal(found, np.append(0, np.cumsum(np.bincount(rows, minlength=41))))
+
+
+def test_gather_by_index_and_by_runs(launched: list[str]) -> None:
+    scattered = SparsityPattern.random((12, 20), 0.2, 0)
+    equal_columns = SparsityPattern.from_dense(np.repeat([[1, 0], [1, 1], [0, 1]], 9, axis=1) == 1)
+    for pattern in (scattered, equal_columns):
+        (projection,) = make_jacobian_projection(pattern, mode="row").leaves.values()
+        jacobian = draw(BATCH, pattern.nnz)
+        colors = np.asarray(projection.row_colors)
+        seeds = np.arange(colors.max() + 1)[:, None] == colors
+        compressed = seeds @ pattern.to_dense(np.asarray(jacobian))
+        np.testing.assert_array_equal(
+            gather_compressed(jnp.asarray(compressed), projection), jacobian
+        )
+    assert launched == ["gather_index", "gather_runs"]

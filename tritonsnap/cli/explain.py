@@ -1,0 +1,73 @@
+"""Say what SnAp-n, exact RTRL and BPTT would cost for a cell, without running them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import get_args
+
+import tritonsnap
+from tritonsnap.arrays import LIBRARIES, fastest_library
+from tritonsnap.cli.errors import told_to_user
+from tritonsnap.online.configuration import CellName, make_cell
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--cell", choices=get_args(CellName), default="gru", help="kind of cell")
+    for name, default, help in (
+        ("--inputs", 64, "inputs of the cell"),
+        ("--hidden", 256, "units of the cell"),
+        ("--batch", 16, "rows trained side by side"),
+        ("--steps", 48, "length of the sequence, which is what BPTT remembers"),
+        ("--seed", 0, "seed of the sparsity"),
+    ):
+        text = f"{help} (default: {default})"
+        parser.add_argument(name, type=int, default=default, metavar="N", help=text)
+    parser.add_argument(
+        "--density",
+        type=float,
+        default=1.0,
+        metavar="D",
+        help="density of the recurrent weights, in (0, 1] (default: 1.0)",
+    )
+    parser.add_argument(
+        "--orders",
+        type=_order,
+        nargs="+",
+        default=[1, 2, 3, None],
+        metavar="N",
+        help="n of SnAp-n to compare, or 'rtrl' (default: 1 2 3 rtrl)",
+    )
+    parser.add_argument(
+        "--library",
+        choices=LIBRARIES,
+        help=f"array library to predict for (default: here {fastest_library()})",
+    )
+    parser.add_argument("--plot", metavar="FILE", help="write a picture of the masks as PNG")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table, and draw the masks if asked to."""
+    with told_to_user():
+        cell = make_cell(
+            arguments.cell, arguments.inputs, arguments.hidden, arguments.density, arguments.seed
+        )
+        found = tritonsnap.explain(
+            cell,
+            arguments.orders,
+            batch=arguments.batch,
+            steps=arguments.steps,
+            library=arguments.library,
+        )
+        print(found)
+        if arguments.plot:
+            print(f"masks are in {found.plot(arguments.plot)}")
+    return 0
+
+
+def _order(text: str) -> int | None:
+    if text == "rtrl":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be numbers of at least 1 or 'rtrl', got {text!r}")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Networks of several recurrent layers, and their learners."""

@@ -1,0 +1,225 @@
+"""The influence that crosses layers of a `Stack`: that of all parameters below a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritonsnap.arrays import namespace_of
+from tritonsnap.online.cell import Cell
+from tritonsnap.online.dynamics import dynamics_pattern, immediate_pattern
+from tritonsnap.online.stack.feed_forward import FeedForward, Skip
+from tritonsnap.online.stack.inputs import input_jacobian, input_pattern
+from tritonsnap.online.stack.network import Stack
+from tritonsnap.ops import masked_dsmm
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.sparsity.pattern import SparsityPattern
+from tritonsnap.sparsity.snap import snap_pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """How the influence of the parameters below reaches one layer.
+
+    For a cell ``F_t = M * (D_t F_{t-1}) + sum_k E_k K_k``, with F the influence on its state of all
+    parameters below it, K_k that on the signals it reads, and E_k the derivative of its state in
+    them. Without memory the first part is missing.
+
+    Attributes
+    ----------
+    sources
+        The layers whose signals are read and carry influence.
+    products
+        The plan of each E_k K_k.
+    plan
+        The plan of F, for a cell.
+    """
+
+    sources: tuple[int, ...]
+    products: tuple[DsmmPlan, ...]
+    plan: DsmmPlan | None
+
+    def arriving(self, jacobians: Sequence[Any], influences: Sequence[Any]) -> Any:
+        """``sum_k E_k K_k`` as flat values."""
+        total = None
+        for jacobian, influence, plan in zip(jacobians, influences, self.products, strict=True):
+            part = masked_dsmm(jacobian, influence, plan, form="dense")
+            total = part if total is None else total + part
+        return total
+
+
+class _Edge(NamedTuple):
+    """A layer whose signal another one reads, and where the derivative may be nonzero."""
+
+    source: int
+    jacobian: SparsityPattern
+
+
+def crossings(stack: Stack, order: int | None) -> tuple[Crossing | None, ...]:
+    """The crossing of each layer; None where no parameter below influences it.
+
+    The masks are those of SnAp-n for the whole network, whose dynamics are the union of all paths
+    from state to state.
+    """
+    influences = _influence_patterns(stack, order)
+    found: list[Crossing | None] = []
+    for number, layer in enumerate(stack.layers):
+        below = np.arange(stack.columns[number].start)
+        mask = influences[number].take_columns(below)
+        if not mask.nnz:
+            found.append(None)
+            continue
+        edges = [edge for edge in _edges(stack, number) if influences[edge.source].nnz]
+        found.append(
+            Crossing(
+                sources=tuple(edge.source for edge in edges),
+                products=tuple(
+                    DsmmPlan(influences[edge.source].take_columns(below), mask, edge.jacobian)
+                    for edge in edges
+                ),
+                plan=DsmmPlan(mask, mask, dynamics_pattern(layer))
+                if isinstance(layer, Cell)
+                else None,
+            )
+        )
+    return tuple(found)
+
+
+def edge_jacobian(stack: Stack, number: int, source: int, weights: Any, moment: Any) -> Any:
+    """The derivative of a layer's state (or output) in that of a layer whose signal it reads.
+
+    Parameters
+    ----------
+    stack
+        The network.
+    number, source
+        The layer and the one that it reads.
+    weights
+        Of the layer, from `Stack.weights_down`.
+    moment
+        Of the layer, from `Stack.linearize`.
+
+    Returns
+    -------
+    [..., rows, rows of the source]
+    """
+    layer = stack.layers[number]
+    if isinstance(layer, Cell):
+        jacobian = input_jacobian(layer, weights, moment.gains)
+    elif isinstance(layer, FeedForward):
+        jacobian = layer.jacobian(weights, moment)
+    else:
+        xp = namespace_of(moment)
+        place = _place_in_skip(stack, number, source)
+        jacobian = xp.eye(stack.sizes[number + 1], dtype=moment.dtype)[:, place]
+    read = stack.layers[source]
+    if not isinstance(read, Cell) or read.output == slice(0, read.rows):
+        return jacobian
+    xp = namespace_of(jacobian)
+    before, after = (
+        xp.zeros((*jacobian.shape[:-1], size), dtype=jacobian.dtype)
+        for size in (read.output.start, read.rows - read.output.stop)
+    )
+    return xp.concat([before, jacobian, after], axis=-1)
+
+
+def _edges(stack: Stack, number: int) -> list[_Edge]:
+    """The layers that a layer reads; the input is none."""
+    layer = stack.layers[number]
+    edges = []
+    for signal in stack.sources(number):
+        if signal == 0:
+            continue
+        source = signal - 1
+        if isinstance(layer, Cell):
+            pattern = input_pattern(layer)
+        elif isinstance(layer, FeedForward):
+            pattern = layer.jacobian_pattern
+        else:
+            identity = SparsityPattern.identity(stack.sizes[number + 1])
+            pattern = identity.take_columns(
+                np.arange(stack.sizes[number + 1])[_place_in_skip(stack, number, source)]
+            )
+        read = stack.layers[source]
+        if isinstance(read, Cell):
+            pattern = _placed(pattern, slice(read.output.start, read.output.stop), read.rows)
+        edges.append(_Edge(source, pattern))
+    return edges
+
+
+def _place_in_skip(stack: Stack, number: int, source: int) -> slice:
+    """Where the numbers of a signal lie in what a skip gives."""
+    layer = stack.layers[number]
+    assert isinstance(layer, Skip)
+    size = stack.sizes[source + 1]
+    begin = stack.sizes[number] if layer.how == "concatenate" and source != number - 1 else 0
+    return slice(begin, begin + size)
+
+
+def _influence_patterns(stack: Stack, order: int | None) -> list[SparsityPattern]:
+    """For each layer where all parameters may influence its state, or its output: [rows, p]."""
+    dynamics, immediate = _patterns_of_a_step(stack)
+    mask = snap_pattern(dynamics, immediate, order)
+    influences: list[SparsityPattern] = []
+    for number, layer in enumerate(stack.layers):
+        if isinstance(layer, Cell):
+            influences.append(_rows_of(stack, number).transpose() @ mask)
+        else:
+            influences.append(_through(stack, number, influences, _own_immediate(stack, number)))
+    return influences
+
+
+def _patterns_of_a_step(stack: Stack) -> tuple[SparsityPattern, SparsityPattern]:
+    """Where ``ds_t/ds_{t-1}`` and ``ds_t/dtheta`` of the whole network may be nonzero."""
+    past: list[SparsityPattern] = []
+    present: list[SparsityPattern] = []
+    for number, layer in enumerate(stack.layers):
+        own = _own_immediate(stack, number)
+        remembered = _empty((own.shape[0], stack.memory))
+        if isinstance(layer, Cell):
+            remembered = _placed(dynamics_pattern(layer), stack.places[number], stack.memory)
+        past.append(_through(stack, number, past, remembered))
+        present.append(_through(stack, number, present, own))
+    cells = [number for number, layer in enumerate(stack.layers) if isinstance(layer, Cell)]
+    first, *rest = (_rows_of(stack, number) @ past[number] for number in cells)
+    dynamics = first.union(*rest)
+    first, *rest = (_rows_of(stack, number) @ present[number] for number in cells)
+    return dynamics, first.union(*rest)
+
+
+def _through(
+    stack: Stack, number: int, below: list[SparsityPattern], own: SparsityPattern
+) -> SparsityPattern:
+    """What reaches a layer through what it reads, and its own."""
+    return own.union(*(edge.jacobian @ below[edge.source] for edge in _edges(stack, number)))
+
+
+def _own_immediate(stack: Stack, number: int) -> SparsityPattern:
+    """Where a layer's own parameters act on it at once, among all parameters."""
+    layer = stack.layers[number]
+    if isinstance(layer, Skip):
+        return _empty((stack.sizes[number + 1], stack.num_parameters))
+    own = immediate_pattern(layer) if isinstance(layer, Cell) else layer.immediate_pattern
+    return _placed(own, stack.columns[number], stack.num_parameters)
+
+
+def _rows_of(stack: Stack, number: int) -> SparsityPattern:
+    """[memory, rows]: puts the rows of a cell among those of all cells."""
+    place = stack.places[number]
+    return SparsityPattern.identity(stack.memory).take_columns(np.arange(place.start, place.stop))
+
+
+def _placed(pattern: SparsityPattern, place: slice, total: int) -> SparsityPattern:
+    """The pattern with its columns put at a place among `total` columns."""
+    kinds = np.full(total, pattern.num_kinds)  # one kind more, without rows
+    kinds[place] = pattern.column_kind
+    indptr = np.append(pattern.support_indptr, pattern.support_indptr[-1])
+    shape = (pattern.shape[0], total)
+    return SparsityPattern.from_columns(shape, indptr, pattern.support_rows, kinds)
+
+
+def _empty(shape: tuple[int, int]) -> SparsityPattern:
+    return SparsityPattern.from_coo(np.empty(0, np.int64), np.empty(0, np.int64), shape)

@@ -1,0 +1,336 @@
+"""`SnAp` and `RTRL` of a `Stack`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tritonsnap.arrays import Library, namespace, namespace_of
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
+from tritonsnap.online.carry import Carry
+from tritonsnap.online.cell import Cell, Params
+from tritonsnap.online.learner import LossFunction, form_of
+from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
+from tritonsnap.online.stack.crossing import Crossing, crossings, edge_jacobian
+from tritonsnap.online.stack.feed_forward import FeedForward
+from tritonsnap.online.stack.learner import StackLearner, plus
+from tritonsnap.online.trees import map_tree
+from tritonsnap.ops import influence_gradient, influence_update
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+
+
+class StackPrepared(NamedTuple):
+    """What the steps read of the parameters, for each layer.
+
+    Attributes
+    ----------
+    layers
+        Of a cell what `SnAp.prepare` returns, else the layer's parameters.
+    crossing
+        Of a cell that is crossed the recurrent weights, dense.
+    down
+        What `Stack.descend` reads.
+    """
+
+    layers: tuple[Any, ...]
+    crossing: tuple[Any, ...]
+    down: tuple[Any, ...]
+
+
+class StackInfluence(NamedTuple):
+    """The influences of a stack, and what the last step left for a gradient.
+
+    Attributes
+    ----------
+    own
+        For each cell the packed influence of its own parameters.
+    crossing
+        For each cell that is crossed the packed influence of all parameters below it.
+    trace, down
+        What `Stack.descend` reads of the last step, and of the parameters.
+    """
+
+    own: tuple[Any, ...]
+    crossing: tuple[Any, ...]
+    trace: tuple[Any, ...]
+    down: tuple[Any, ...]
+
+
+class StackGradient(NamedTuple):
+    """Gradients on their way to the parameters.
+
+    Attributes
+    ----------
+    own
+        For each layer that of its own parameters: of a cell packed, else by name.
+    crossing
+        For each cell that is crossed that of all parameters below it, packed.
+    """
+
+    own: tuple[Any, ...]
+    crossing: tuple[Any, ...]
+
+
+@form_of(SnAp)
+class StackSnAp(StackLearner, SnAp):
+    """`SnAp` of a `Stack`: layer by layer, or across layers where the stack is exact.
+
+    Attributes
+    ----------
+    learners
+        A `SnAp` of each cell; None for layers without memory.
+    crossings
+        How the influence of the parameters below reaches each layer; None where it does not.
+    """
+
+    def _learner_of(self, cell: Cell) -> SnAp:
+        return SnAp(cell, self.order)
+
+    @cached_property
+    def crossings(self) -> tuple[Crossing | None, ...]:
+        """How the influence of the parameters below reaches each layer; None where it does not."""
+        if self.stack.exact:
+            return crossings(self.stack, self.order)
+        return (None,) * len(self.stack.layers)
+
+    @property
+    def crossing_plans(self) -> tuple[DsmmPlan | None, ...]:
+        """For each cell that is crossed the plan of that influence."""
+        return tuple(one.plan if one is not None else None for one in self.crossings)
+
+    @property
+    def plan(self) -> DsmmPlan:
+        """A stack has a plan a cell, and one a crossing.
+
+        Raises
+        ------
+        AttributeError
+            Always.
+        """
+        raise AttributeError("a Stack has no single plan: see `learners` and `crossings`")
+
+    def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
+        """A carry of zeros for `batch` rows."""
+        state = self._zero_state(batch, like, dtype)
+        xp = namespace(like)
+
+        def zeros(plan: DsmmPlan | None) -> Any:
+            if plan is None:
+                return None
+            return plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
+
+        influence = StackInfluence(
+            tuple(
+                None if learner is None else learner.init(batch, like, dtype).influence
+                for learner in self.learners
+            ),
+            tuple(zeros(plan) for plan in self.crossing_plans),
+            *self.stack.zeros_down(batch, xp, state.dtype),
+        )
+        return Carry(state, influence, xp.zeros((), dtype=xp.int32))
+
+    @untracked
+    def prepare(self, params: Params) -> Any:
+        """What the steps read of the parameters; compute it once per update."""
+        self.stack.check_params(params)
+        layers: list[Any] = []
+        crossing: list[Any] = []
+        for learner, plan, own in zip(
+            self.learners, self.crossing_plans, self.stack.split(params), strict=True
+        ):
+            layers.append(own if learner is None else learner.prepare(own))
+            crossing.append(None if plan is None else learner.dynamics.prepare(own, dense=True))
+        down = self.stack.weights_down(_for_forward_pass(layers))
+        return StackPrepared(tuple(layers), tuple(crossing), down)
+
+    @untracked
+    def step(self, ready: Any, carry: Carry, x: Any, reset: Any = None) -> tuple[Carry, Any]:
+        """Go one step forward; see `Learner.step`."""
+        self._check_step(ready, carry, x, reset)
+        ready = self.prepare(ready) if isinstance(ready, dict) else ready
+        before = carry.influence._replace(down=ready.down)
+        state, influence = self._forward(ready, carry.state, before, x, reset)
+        return Carry(state, influence, carry.step + 1), self.output_of(state)
+
+    @untracked
+    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
+        """The gradient of a loss of the current output; see `Learner.gradient`."""
+        self._check_delta(carry, dL_dstate)
+        xp = namespace_of(dL_dstate)
+        # before the first step there is no output that a loss could depend on
+        delta = xp.where(carry.step > 0, dL_dstate, xp.zeros_like(dL_dstate))
+        found = self._add_gradient(self._zero_gradient(delta), carry.influence, delta)
+        return self._by_name(found, delta)
+
+    def run_sequence(
+        self,
+        params: Params,
+        carry: Carry,
+        xs: Any,
+        ys: Any,
+        loss_fn: LossFunction,
+        mask: Any,
+        resets: Any,
+        readout: Any,
+    ) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        ready = self.prepare(params)
+        xp = namespace_of(xs)
+        start = (
+            carry.state,
+            carry.influence._replace(down=ready.down),
+            xp.zeros((), dtype=xs.dtype),
+            self._zero_gradient(xs),
+            map_tree(xp.zeros_like, readout),
+        )
+
+        def body(running: Any, inputs: Any) -> tuple[Any, None]:
+            state, influence, total, gradient, of_readout = running
+            x, y, weight, reset = inputs
+            state, influence = self._forward(ready, state, influence, x, reset)
+            loss, delta, new = differentiate_loss(
+                loss_fn, readout, self.output_of(state), y, weight
+            )
+            gradient = self._add_gradient(gradient, influence, delta)
+            of_readout = map_tree(plus, of_readout, new)
+            return (state, influence, total + loss, gradient, of_readout), None
+
+        end, _ = scan(body, start, (xs, ys, mask, resets))
+        state, influence, total, gradient, of_readout = end
+        by_name = self._by_name(gradient, total)
+        carry = Carry(state, influence, carry.step + xs.shape[0])
+        return total, by_name if readout is None else (by_name, of_readout), carry
+
+    def _forward(
+        self, ready: StackPrepared, state: Any, influence: StackInfluence, x: Any, reset: Any
+    ) -> tuple[Any, StackInfluence]:
+        """The new state and influences."""
+        before = self._reset_state(state, reset)
+        state, moments = self.stack.linearize(_for_forward_pass(ready.layers), before, x)
+        own = tuple(
+            learner and learner.updated(learner.structure, prepared, blocks, moment, reset)
+            for learner, prepared, blocks, moment in zip(
+                self.learners, ready.layers, influence.own, moments, strict=True
+            )
+        )
+        past = map_tree(lambda block: reset_rows(block, reset), influence.crossing)
+        crossing = self._cross(ready, moments, own, past)
+        return state, StackInfluence(own, crossing, self.stack.trace(moments), influence.down)
+
+    def _cross(
+        self,
+        ready: StackPrepared,
+        moments: tuple[Any, ...],
+        own: tuple[Any, ...],
+        past: tuple[Any, ...],
+    ) -> tuple[Any, ...]:
+        """The influences of the parameters below each cell, from the bottom up."""
+        read = {source for one in self.crossings if one is not None for source in one.sources}
+        signals: list[Any] = []  # for each layer that is read, of all parameters up to it, flat
+        after: list[Any] = []
+        for number, (layer, crossing) in enumerate(
+            zip(self.stack.layers, self.crossings, strict=True)
+        ):
+            blocks = signal = None
+            if crossing is not None:
+                jacobians = [
+                    edge_jacobian(self.stack, number, source, ready.down[number], moments[number])
+                    for source in crossing.sources
+                ]
+                signal = crossing.arriving(jacobians, [signals[k] for k in crossing.sources])
+            if crossing is not None and crossing.plan is not None:
+                dynamics = self.learners[number].dynamics
+                operand = dynamics.operand(ready.crossing[number], moments[number], dense=True)
+                blocks = influence_update(
+                    operand.d,
+                    past[number],
+                    signal,
+                    crossing.plan,
+                    row_scale=operand.row_scale,
+                    form="dense",
+                )
+                signal = crossing.plan.unpack(blocks) if number in read else None
+            if number in read and isinstance(layer, Cell):
+                signal = _behind(signal, self.learners[number].plan.unpack(own[number]))
+            if number in read and isinstance(layer, FeedForward):
+                signal = _behind(signal, layer.immediate(ready.down[number], moments[number]))
+            after.append(blocks)
+            signals.append(signal)
+        return tuple(after)
+
+    def _zero_gradient(self, like: Any) -> StackGradient:
+        """Zeros in the library and dtype of an array."""
+        xp = namespace_of(like)
+
+        def packed(plan: DsmmPlan | None) -> Any:
+            if plan is None:
+                return None
+            shapes = plan.packing_for(like).column_shapes()
+            return tuple(xp.zeros(shape, dtype=like.dtype) for shape in shapes)
+
+        own: list[Any] = []
+        for layer, learner in zip(self.stack.layers, self.learners, strict=True):
+            if isinstance(layer, FeedForward):
+                shapes = {linear.name: linear.parameter_shape for linear in layer.maps}
+                own.append({n: xp.zeros(shape, dtype=like.dtype) for n, shape in shapes.items()})
+            else:
+                own.append(packed(learner and learner.plan))
+        return StackGradient(tuple(own), tuple(packed(plan) for plan in self.crossing_plans))
+
+    def _add_gradient(
+        self, sums: StackGradient, influence: StackInfluence, delta: Any
+    ) -> StackGradient:
+        """Add the gradient of one step's loss, given its gradient in the output."""
+        deltas = self.stack.descend(
+            influence.down, influence.trace, delta, through_cells=not self.stack.exact
+        )
+        own, crossing = list(sums.own), list(sums.crossing)
+        for number, (layer, at) in enumerate(zip(self.stack.layers, deltas, strict=True)):
+            if at is None:
+                continue
+            if isinstance(layer, FeedForward):
+                new = layer.gradients(influence.down[number], influence.trace[number], at)
+                own[number] = map_tree(plus, own[number], new)
+            if isinstance(layer, Cell):
+                for into, blocks, plan in (
+                    (own, influence.own[number], self.learners[number].plan),
+                    (crossing, influence.crossing[number], self.crossing_plans[number]),
+                ):
+                    if plan is not None:
+                        parts = influence_gradient(at, blocks, plan, sum_batch=True, packed=True)
+                        into[number] = map_tree(plus, into[number], parts)
+        return StackGradient(tuple(own), tuple(crossing))
+
+    def _by_name(self, gradient: StackGradient, like: Any) -> Params:
+        """The gradient by parameters; `like` gives the library and dtype."""
+        zero = like.sum() * 0
+        by_layer: list[Params] = []
+        for layer, learner, own in zip(self.stack.layers, self.learners, gradient.own, strict=True):
+            if isinstance(layer, Cell):
+                packing = learner.plan.packing_for(like)
+                own = learner.by_parameter(packing.unpack_columns(own, like=zero))
+            by_layer.append(own or {})
+        for number, plan in enumerate(self.crossing_plans):
+            if plan is None:
+                continue
+            blocks = gradient.crossing[number]
+            flat = plan.packing_for(like).unpack_columns(blocks, like=zero)
+            below = self.stack.shaped(flat, number)
+            by_layer[:number] = map_tree(plus, by_layer[:number], below)
+        return self.stack.joined(by_layer)
+
+
+@form_of(RTRL)
+class StackRTRL(StackSnAp, RTRL):
+    """`RTRL` of a `Stack`: exact where the stack is, else within each layer."""
+
+
+def _for_forward_pass(layers: Sequence[Any]) -> tuple[Any, ...]:
+    """What `Stack.linearize` reads of `StackPrepared.layers`."""
+    return tuple(own.cell if isinstance(own, SnApPrepared) else own for own in layers)
+
+
+def _behind(front: Any, back: Any) -> Any:
+    """Flat values with others behind them."""
+    return back if front is None else namespace_of(back).concat([front, back], axis=-1)

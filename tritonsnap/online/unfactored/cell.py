@@ -1,0 +1,98 @@
+"""`UnfactoredCell`: what learners need of a cell whose Jacobians come as values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tritonsnap.online.cell import Params
+from tritonsnap.online.linear_map import LinearMap
+from tritonsnap.sparsity.pattern import SparsityPattern
+
+
+class JacobianValues(NamedTuple):
+    """A step's new state and its Jacobians.
+
+    Attributes
+    ----------
+    state : [batch, rows]
+        The new state.
+    immediate : [batch, nnz]
+        ``df/dtheta`` on the cell's `immediate_pattern`.
+    dynamics : [batch, nnz] or [batch, rows, rows]
+        ``ds_t/ds_{t-1}`` on the pattern asked for, or dense.
+    """
+
+    state: Any
+    immediate: Any
+    dynamics: Any
+
+
+Jacobians = Callable[[Any, Any, Any, bool], JacobianValues]
+"""``jacobians(ready, state [batch, rows], x [batch, inputs], dense)``; in JAX a pytree."""
+
+
+class UnfactoredCell(ABC):
+    """A recurrent cell ``s_t = f(theta, s_{t-1}, x_t)`` whose Jacobians are sparse matrices.
+
+    Attributes
+    ----------
+    inputs, hidden
+        Numbers of inputs and of units.
+    """
+
+    inputs: int
+    hidden: int
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Rows of the state."""
+
+    @property
+    @abstractmethod
+    def maps(self) -> tuple[LinearMap, ...]:
+        """Parameters that are linear maps, if any."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Equal for cells that compute the same."""
+
+    @property
+    @abstractmethod
+    def immediate_pattern(self) -> SparsityPattern:
+        """Where ``df/dtheta`` [rows, parameters] may be nonzero."""
+
+    @property
+    @abstractmethod
+    def dynamics_pattern(self) -> SparsityPattern:
+        """Where ``ds_t/ds_{t-1}`` [rows, rows] may be nonzero, by any path."""
+
+    @abstractmethod
+    def check_params(self, params: Params) -> None:
+        """Raise a `ValueError` or `TypeError` that names what does not fit."""
+
+    @abstractmethod
+    def prepare(self, params: Params) -> Any:
+        """What a step reads of the parameters, a named tuple; compute it once per update."""
+
+    @abstractmethod
+    def step(self, ready: Any, state: Any, x: Any) -> Any:
+        """The new state [batch, rows]; `ready` is what `prepare` returns, or the parameters."""
+
+    @abstractmethod
+    def make_jacobians(self, dynamics: SparsityPattern) -> Jacobians:
+        """The function that gives Jacobians, those of the dynamics on a part of their pattern."""
+
+    @abstractmethod
+    def pull_back(self, ready: Any, state: Any, x: Any, adjoint: Any) -> tuple[Params, Any]:
+        """The gradients in the parameters, summed over the batch, and in the old state.
+
+        `adjoint` [batch, rows] is that in the new state.
+        """
+
+    @abstractmethod
+    def shaped(self, flat: Any) -> Params:
+        """Numbers [parameters], in the order of the columns of the Jacobian, as parameters."""

@@ -1,0 +1,180 @@
+"""`SnAp`, `RTRL` and `BPTT` of cells whose Jacobians come as values."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritonsnap.arrays import namespace_of
+from tritonsnap.online.backend import differentiate_loss, index_like, reset_rows, scan, untracked
+from tritonsnap.online.bptt import BPTT
+from tritonsnap.online.carry import Carry
+from tritonsnap.online.cell import Params
+from tritonsnap.online.learner import LossFunction, form_of
+from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
+from tritonsnap.online.trees import map_tree
+from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
+from tritonsnap.ops import influence_update
+from tritonsnap.plan.compact import compact
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import FactorStructure
+from tritonsnap.plan.packing import Packing
+from tritonsnap.sparsity.pattern import SparsityPattern
+from tritonsnap.sparsity.snap import snap_pattern
+
+
+@form_of(SnAp)
+class UnfactoredSnAp(SnAp):
+    """`SnAp` where the immediate Jacobian comes as values on its pattern."""
+
+    network: ClassVar[type] = UnfactoredCell
+    chunks: ClassVar = False
+    cell: Any
+
+    @cached_property
+    def plan(self) -> DsmmPlan:
+        """The plan of the influence."""
+        dynamics = self.cell.dynamics_pattern
+        mask = snap_pattern(dynamics, self.cell.immediate_pattern, self.order)
+        return DsmmPlan(mask, mask, dynamics)
+
+    @property
+    def structure(self) -> FactorStructure:
+        """Raise a `TypeError`: there is none, and whatever needs it cannot take this cell."""
+        raise TypeError(
+            f"{type(self.cell).__name__} has no factored immediate Jacobian, which this needs: "
+            "give a Cell in factored form"
+        )
+
+    @cached_property
+    def jacobians(self) -> Jacobians:
+        """The Jacobians of a step, as far as the plan needs them."""
+        jacobians: Jacobians = self.cell.make_jacobians(self.plan.dynamics)
+        return jacobians
+
+    def places(self, packing: Packing) -> list[Any]:
+        """For each block: which immediate value every packed value is, from one; zero if none."""
+        known = self.__dict__.setdefault("_places", {})
+        if packing.digest not in known:
+            place = _place_among(self.cell.immediate_pattern, self.plan.mask)
+            known[packing.digest] = [compact(block) for block in packing.pack(place, "mask")]
+        blocks: list[Any] = known[packing.digest]
+        return blocks
+
+    @untracked
+    def prepare(self, params: Params) -> SnApPrepared:
+        """What the steps read of the parameters; compute it once per update."""
+        return SnApPrepared(self.cell.prepare(params), ())
+
+    def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
+        state, dense = self._reset_state(carry.state, reset), self._dense(x)
+        values = self.jacobians(ready.cell, state, x, dense)
+        xp = namespace_of(x)
+        padded = xp.concat([xp.zeros_like(values.state[:, :1]), values.immediate], axis=-1)
+        influence = influence_update(
+            values.dynamics,
+            tuple(reset_rows(block, reset) for block in carry.influence),
+            tuple(
+                padded[..., index_like(padded, place)]
+                for place in self.places(self.plan.packing_for(x))
+            ),
+            self.plan,
+            form="dense" if dense else "values",
+        )
+        return Carry(values.state, influence, carry.step + 1), values.state
+
+
+@form_of(RTRL)
+class UnfactoredRTRL(UnfactoredSnAp, RTRL):
+    """`RTRL` where the immediate Jacobian comes as values on its pattern."""
+
+
+class Moment(NamedTuple):
+    """What BPTT keeps of one step: what it used, the state and input it read, and the resets."""
+
+    ready: Any
+    state: Any
+    x: Any
+    reset: Any
+
+
+@form_of(BPTT)
+class UnfactoredBPTT(BPTT):
+    """`BPTT` that computes each step again on the way back."""
+
+    network: ClassVar[type] = UnfactoredCell
+    cell: Any
+
+    @untracked
+    def step(self, ready: Any, carry: Carry, x: Any, reset: Any = None) -> tuple[Carry, Any]:
+        """Go one step forward and remember it; see `Learner.step`."""
+        self._check_step(ready, carry, x, reset)
+        ready = self.prepare(ready) if isinstance(ready, dict) else ready
+        old = self._reset_state(carry.state, reset)
+        state = self.cell.step(ready, old, x)
+        history = (*carry.influence, Moment(ready, old, x, reset))
+        return Carry(state, history, carry.step + 1), state
+
+    @untracked
+    def gradient(self, carry: Carry, dL_dstate: Any) -> Params:
+        """The gradient of a loss of the current state through the whole history."""
+        self._check_delta(carry, dL_dstate)
+        adjoint = dL_dstate
+        xp = namespace_of(adjoint)
+        size = self.cell.immediate_pattern.shape[1]
+        total = self.cell.shaped(xp.zeros((size,), dtype=adjoint.dtype))
+        for moment in reversed(carry.influence):
+            new, adjoint = self.cell.pull_back(moment.ready, moment.state, moment.x, adjoint)
+            total = map_tree(lambda a, b: a + b, total, new)
+            adjoint = self._reset_state(adjoint, moment.reset)
+        return total
+
+    def run_sequence(
+        self,
+        params: Params,
+        carry: Carry,
+        xs: Any,
+        ys: Any,
+        loss_fn: LossFunction,
+        mask: Any,
+        resets: Any,
+        readout: Any,
+    ) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        ready = self.prepare(params)
+
+        def forward(state: Any, inputs: Any) -> tuple[Any, tuple[Any, Any]]:
+            x, reset = inputs
+            old = self._reset_state(state, reset)
+            state = self.cell.step(ready, old, x)
+            return state, (old, state)
+
+        state, (old, states) = scan(forward, carry.state, (xs, resets))
+        loss, deltas, of_readout = differentiate_loss(loss_fn, readout, states, ys, mask)
+
+        def backward(running: Any, inputs: Any) -> tuple[Any, None]:
+            adjoint, gradients = running
+            old, x, delta, reset = inputs
+            new, adjoint = self.cell.pull_back(ready, old, x, adjoint + delta)
+            gradients = map_tree(lambda a, b: a + b, gradients, new)
+            return (self._reset_state(adjoint, reset), gradients), None
+
+        xp = namespace_of(xs)
+        start = (xp.zeros_like(state), map_tree(xp.zeros_like, params))
+        reverse = map_tree(lambda leaf: xp.flip(leaf, axis=0), (old, xs, deltas, resets))
+        (_, gradients), _ = scan(backward, start, reverse)
+        carry = Carry(state, (), carry.step + xs.shape[0])
+        return loss, gradients if readout is None else (gradients, of_readout), carry
+
+
+def _place_among(part: SparsityPattern, whole: SparsityPattern) -> NDArray[np.int64]:
+    """Where each nonzero of `whole` is among those of `part`, counted from one; zero if nowhere."""
+    keys, wanted = (
+        pattern.cols.astype(np.int64) * pattern.shape[0] + pattern.rows for pattern in (part, whole)
+    )
+    place = np.zeros(len(wanted), np.int64)
+    place[np.searchsorted(wanted, keys)] = np.arange(1, len(keys) + 1)
+    return place

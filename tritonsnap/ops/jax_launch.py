@@ -1,0 +1,154 @@
+"""Launch a declared kernel in a JAX program, with a config found in Python.
+
+`jax_triton.triton_call` has neither batching nor derivatives, and imports only where there is a
+GPU plugin: so it is called, and imported, while a primitive is lowered.
+
+Outputs are never laid over inputs: of an aliased pair jax-triton 0.3 gives a kernel both pointers
+and 0.4 one, for which every kernel would need a second signature.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from tritonsnap.ops.kernel import DTYPES, OPTIONS, Arguments, Kernel
+from tritonsnap.plan.jax_target import device_to_lower_for
+from tritonsnap.tuning import Device, Sizes
+
+Array = jax.Array
+_NAMES = {library: name for name, library in DTYPES.items()}
+
+
+class Launch(Protocol):
+    """What runs a kernel for the functions that know its arguments."""
+
+    def __call__(
+        self,
+        kernel: Kernel,
+        arguments: Arguments,
+        outputs: Mapping[str, tuple[int, ...]],
+        sizes: Sizes,
+        dtype: Any,
+        precision: str = "ieee",
+    ) -> tuple[Array, ...]:
+        """Run a kernel.
+
+        Parameters
+        ----------
+        kernel
+            What to run.
+        arguments : dict
+            Its arguments but for outputs by name, in order: arrays and numbers.
+        outputs : dict
+            The shape of each output by name, in order; its dtype is that of the signature.
+        sizes
+            What the config is looked up by.
+        dtype
+            T of the kernel's signature.
+        precision
+            Of `tl.dot`.
+        """
+        ...
+
+
+class KernelCall(NamedTuple):
+    """One launch as `jax_triton.triton_call` takes it.
+
+    Attributes
+    ----------
+    inputs
+        Positional arguments; the kernel's outputs follow them.
+    outputs
+        Shapes and dtypes.
+    grid, constexprs, options
+        How many programs, and the kernel's constexprs and launch options.
+    """
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[jax.ShapeDtypeStruct, ...]
+    grid: tuple[int, ...]
+    constexprs: Mapping[str, Any]
+    options: Mapping[str, int]
+
+
+def kernel_call(
+    device: Device,
+    kernel: Kernel,
+    arguments: Arguments,
+    outputs: Mapping[str, tuple[int, ...]],
+    sizes: Sizes,
+    dtype: Any,
+    precision: str = "ieee",
+) -> KernelCall:
+    """Look up the config of a launch on `device` and put its arguments in order."""
+    kind = _NAMES[str(jnp.dtype(dtype))]
+    config = kernel.config(sizes, kind, precision, device)
+    pointed = {name: DTYPES[kernel.pointer_dtype(name, kind) or kind] for name in outputs}
+    order = [name for name in kernel.signature if name not in outputs]
+    return KernelCall(
+        inputs=tuple(arguments[name] for name in order),
+        outputs=tuple(
+            jax.ShapeDtypeStruct(shape, pointed[name]) for name, shape in outputs.items()
+        ),
+        grid=kernel.grid({**arguments, **config}),
+        constexprs=kernel.constexprs(config, precision, hip=device.is_hip),
+        options={name: value for name, value in config.items() if name in OPTIONS},
+    )
+
+
+def launch_for(platform: str) -> Launch:
+    """A `Launch` for programs that are lowered for "cuda" or "rocm"."""
+
+    def launch(kernel: Kernel, *arguments: Any, **more: Any) -> tuple[Array, ...]:
+        device = device_to_lower_for(platform)
+        call = kernel_call(device, kernel, *arguments, **more)
+        if 0 in call.grid:
+            return tuple(jnp.zeros(one.shape, one.dtype) for one in call.outputs)
+        return _triton_call(device, kernel, call)
+
+    return launch
+
+
+def _triton_call(device: Device, kernel: Kernel, call: KernelCall) -> tuple[Array, ...]:
+    library = _jax_triton()
+    options: dict[str, Any] = dict(call.options)
+    if "out_type" in inspect.signature(library.triton_call).parameters:
+        options |= {
+            "out_type": call.outputs,
+            "backend_options": {"enable_fp_fusion": True},
+        }
+    else:
+        options |= {"out_shape": call.outputs, "enable_fp_fusion": True}
+    if not device.is_hip:
+        options["compute_capability"] = int(device.arch.removeprefix("sm_"))
+    found = library.triton_call(
+        *call.inputs,
+        kernel=kernel.function,
+        grid=call.grid,
+        name=kernel.name,
+        **options,
+        **call.constexprs,
+    )
+    return tuple(found)
+
+
+@functools.cache
+def _jax_triton() -> ModuleType:
+    """The library, which empties or deletes a user's TRITON_CACHE_DIR when it is imported."""
+    kept = os.environ.get("TRITON_CACHE_DIR")
+    try:
+        import jax_triton
+    finally:
+        if kept is not None:
+            os.environ["TRITON_CACHE_DIR"] = kept
+        else:
+            os.environ.pop("TRITON_CACHE_DIR", None)
+    return jax_triton

@@ -1,0 +1,95 @@
+"""For which device JAX programs are traced and lowered: it decides how plans pack their values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.packing import Packing
+from tritonsnap.tuning import Device
+
+_GPUS = ("gpu", "cuda", "rocm")
+_chosen: ContextVar[Device | None] = ContextVar("chosen device", default=None)
+
+
+@contextmanager
+def lower_for(device: Device) -> Iterator[None]:
+    """Trace and lower for a GPU that this process need not have.
+
+    Without it, plans pack their values for JAX's default device: in canonical order on a GPU, in
+    blocks for XLA on the CPU. Flat values are the same everywhere. What a program is traced for
+    decides its layout, and it may be lowered for several platforms: for a GPU to Triton kernels,
+    for any other to array operations. Both tracing and lowering belong inside the context.
+
+    Parameters
+    ----------
+    device
+        One of `tritonsnap.tuning.TARGETS`, or any other.
+
+    Examples
+    --------
+    ::
+
+        with lower_for(tritonsnap.tuning.TARGETS[1]):  # an H200
+            exported = jax.export.export(jax.jit(step), platforms=["cpu", "cuda"])(plan, d, j)
+    """
+    token = _chosen.set(device)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def device_to_lower_for(platform: str) -> Device:
+    """The device that kernels are compiled for when a program is lowered for "cuda" or "rocm".
+
+    Raises
+    ------
+    RuntimeError
+        If there is no such device here and `lower_for` names none.
+    """
+    chosen = _chosen.get()
+    if chosen is not None and chosen.is_hip == (platform == "rocm"):
+        return chosen
+    try:
+        return _device_of(jax.devices(platform)[0])
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"there is no device for {platform!r} here: "
+            "name one by `with tritonsnap.jax.lower_for(device):`"
+        ) from error
+
+
+@functools.cache
+def _device_of(device: Any) -> Device:
+    """Describe a GPU as JAX sees it."""
+    capability = str(device.compute_capability)
+    is_hip = capability.startswith("gfx")
+    arch = capability.split(":")[0] if is_hip else f"sm_{capability.replace('.', '')}"
+    return Device(str(device.device_kind), arch, int(device.core_count))
+
+
+def default_target() -> str:
+    """The target of plans on the device that JAX runs on, or that `lower_for` names."""
+    if _chosen.get() is not None:
+        return "triton"
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    platform = getattr(device, "platform", device) or jax.default_backend()
+    return "triton" if platform in _GPUS else "xla"
+
+
+def target_of(plan: DsmmPlan) -> str:
+    """The target for which JAX packs a plan's values; inside of a program it does not change."""
+    target: str = plan.__dict__.get("_jax_target") or default_target()
+    return target
+
+
+def jax_packing(plan: DsmmPlan) -> Packing:
+    """The packing of a plan's values in JAX."""
+    return plan.packing(target_of(plan))

@@ -199,11 +199,10 @@ class SnAp(Learner):
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             carry, total, gradients, readout_gradients = running
             x, y, weight, reset = inputs
-            linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-            loss, delta, of_readout = differentiate_loss(loss_fn, readout, linear.state, y, weight)
-            operands, options = self._operands(self.structure, ready, widened(carry), linear, reset)
+            state, operands, options = self._linearized(ready, carry, x, reset)
+            loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
             influence, own = influence_step(*operands, delta, self.plan, packed=True, **options)
-            carry = Carry(linear.state, narrowed(influence, carry), carry.step + 1)
+            carry = Carry(state, narrowed(influence, carry), carry.step + 1)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
@@ -241,9 +240,17 @@ class SnAp(Learner):
         return run_chunks(self, chunking, *arguments)
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
+        state, operands, options = self._linearized(ready, carry, x, reset)
+        influence = influence_update(*operands, self.plan, **options)
+        return Carry(state, narrowed(influence, carry), carry.step + 1), state
+
+    def _linearized(
+        self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
+    ) -> tuple[Any, tuple[Any, tuple[Any, ...], Any], dict[str, Any]]:
+        """The new state, and D, J, the immediate Jacobian and options of the step's update."""
         linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
-        influence = self.updated(self.structure, ready, widened(carry), linear, reset)
-        return Carry(linear.state, narrowed(influence, carry), carry.step + 1), linear.state
+        operands = self._operands(self.structure, ready, widened(carry), linear, reset)
+        return linear.state, *operands
 
     def updated(
         self,

@@ -17,7 +17,6 @@ from tritonsnap.online.learner import Learner, LossFunction, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.trees import map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
-from tritonsnap.ops import influence_update
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
@@ -69,22 +68,20 @@ class UnfactoredSnAp(SnAp):
         """What the steps read of the parameters; compute it once per update."""
         return SnApPrepared(self.cell.prepare(params), ())
 
-    def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
+    def _linearized(
+        self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
+    ) -> tuple[Any, tuple[Any, tuple[Any, ...], Any], dict[str, Any]]:
         state, dense = self._reset_state(carry.state, reset), self._dense(x)
         values = self.jacobians(ready.cell, state, x, dense)
         xp = namespace_of(x)
         padded = xp.concat([xp.zeros_like(values.state[:, :1]), values.immediate], axis=-1)
-        influence = influence_update(
-            values.dynamics,
-            tuple(reset_rows(block, reset) for block in carry.influence),
-            tuple(
-                padded[..., index_like(padded, place)]
-                for place in self.places(self.plan.packing_for(x))
-            ),
-            self.plan,
-            form="dense" if dense else "values",
+        influence = tuple(reset_rows(block, reset) for block in carry.influence)
+        immediate = tuple(
+            padded[..., index_like(padded, place)]
+            for place in self.places(self.plan.packing_for(x))
         )
-        return Carry(values.state, influence, carry.step + 1), values.state
+        operands = (values.dynamics, influence, immediate)
+        return values.state, operands, {"form": "dense" if dense else "values"}
 
 
 @form_of(RTRL)

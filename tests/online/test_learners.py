@@ -294,7 +294,7 @@ def test_jax_gradients_drive_optax_inside_a_jitted_function() -> None:
 
     params, state = given.params, optimizer.init(given.params)
     losses = []
-    for _ in range(20):
+    for _ in range(40):
         loss, params, state = update(learner, params, state)
         losses.append(float(loss))
     assert losses[-1] < 0.9 * losses[0]

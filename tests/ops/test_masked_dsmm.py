@@ -166,7 +166,7 @@ def test_wrong_arguments(library: str) -> None:
         masked_dsmm(d, x, plan, row_scale=ones(3))
     with pytest.raises(ValueError, match="`precision` must be one of"):
         masked_dsmm(d, x, plan, precision="tf16")
-    with pytest.raises(TypeError, match="`plan` must be a DsmmPlan, got str"):
+    with pytest.raises(TypeError, match="`plan` must be a DsmmPlan, got 'plan'"):
         masked_dsmm(d, x, "plan")
 
 

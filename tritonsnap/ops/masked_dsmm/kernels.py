@@ -332,7 +332,7 @@ def _dense_default(rows: int, dtype: str, precision: str, device: Device) -> Con
     return {
         "BC": 64 if rows <= 128 else 16 if wide else 32,
         "BK": 32 if rows == 256 and dtype in ("fp16", "bf16") else 16,
-        "num_warps": 4 if rows <= 32 and not wide else 8,
+        "num_warps": 4 if rows <= 32 and not wide and (rows, precision) != (32, "tf32") else 8,
         "num_stages": 1 if (rows, dtype, precision) == (128, "fp32", "ieee") else 2,
     }
 

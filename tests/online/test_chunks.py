@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from networks import autodiff, largest_difference, problem
 
-from tritonsnap import BPTT, GRU, RNN, RTRL, SnAp, SparsityPattern
+from tritonsnap import BPTT, GRU, LRU, LSTM, RFLO, RNN, RTRL, SnAp, SparsityPattern
 from tritonsnap.arrays import namespace, to_numpy
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.plan.blocks import Regime
@@ -156,6 +156,23 @@ def test_a_nan_ends_with_the_reset_of_its_row(order, like: str) -> None:
     given.xs = xp.asarray(np.nan_to_num(bad))
     gradients = run(given, learner, 6, carry)[1]  # reset before its first step
     assert all(np.isfinite(value).all() for value in gradients.values())
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        SnAp(LSTM(inputs=3, hidden=8, density=0.3, seed=1), 1),
+        RTRL(LSTM(inputs=3, hidden=6)),
+        SnAp(LRU(inputs=3, hidden=6), 1),
+        RFLO(LSTM(inputs=3, hidden=6)),
+    ],
+    ids=repr,
+)
+def test_a_chunk_is_its_steps_with_several_parts(learner) -> None:
+    given = problem(learner.cell, "numpy", STEPS)
+    given.readout = given.loss.init(learner.cell.rows, 1, dtype="float64")
+    _, _, carry = run(given, learner, 1)
+    check_equal(run(given, learner, 3, carry), run(given, learner, 1, carry))
 
 
 @pytest.mark.parametrize("missing", [0, 3, 4])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tritonsnap.online.cell import Cell
-from tritonsnap.online.learner import Learner
 from tritonsnap.online.snap import HalfPrecision, SnAp
 
 
@@ -36,7 +35,6 @@ class RFLO(SnAp):
     """
 
     weighted: ClassVar = False
-    chunking = Learner.chunking  # a step costs no more
 
     def __init__(self, cell: Cell, *, influence_dtype: HalfPrecision | None = None) -> None:
         super().__init__(cell, None, influence_dtype=influence_dtype)

@@ -14,7 +14,7 @@ BUILDS = [build for kernel in declared_kernels() for build in default_builds(ker
 
 @pytest.fixture(scope="session")
 def report_of(request: pytest.FixtureRequest) -> Callable[[int], Report]:
-    """What compiling gave, of all builds that this session's tests want."""
+    """What compiling gave, of all builds that these tests want."""
     calls = [item.callspec for item in request.session.items if hasattr(item, "callspec")]
     wanted = sorted({call.params["number"] for call in calls if "number" in call.params})
     results = compile_all([BUILDS[number] for number in wanted])

@@ -9,6 +9,7 @@ A report is a JSON object with
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import io
 import json
@@ -30,6 +31,42 @@ from tritonsnap.files import write_atomically
 
 SCHEMA = "tritonsnap.benchmark/1"
 RESULTS = Path(__file__).parent / "results"
+QUICK_RESULTS = Path("runs") / "benchmarks-quick"
+
+
+class Parser(argparse.ArgumentParser):
+    """Options of a benchmark; all have ``--quick`` and ``--results``.
+
+    Parameters
+    ----------
+    name
+        Of the benchmark's module in `benchmarks`.
+    description
+        Its docstring.
+    quick
+        Values of its options that ``--quick`` chooses in place of their defaults: small sizes. The
+        results then go to `QUICK_RESULTS`, so that none that are worth keeping are overwritten.
+    """
+
+    def __init__(self, name: str, description: str | None, **quick: Any) -> None:
+        super().__init__(
+            prog=f"python -m benchmarks {name}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self._quick = {"results": QUICK_RESULTS, **quick}
+        self.add_argument("--quick", action="store_true", help="small, for a first look")
+        self.add_argument(
+            "--results", type=Path, default=RESULTS, help="folder of the results (%(default)s)"
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the options given over the defaults, the quick ones if asked for."""
+        args = list(sys.argv[1:] if args is None else args)
+        if "--quick" in args:
+            self.set_defaults(**self._quick)
+        return super().parse_known_args(args, namespace)
 
 
 class Quantiles(NamedTuple):

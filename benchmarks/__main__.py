@@ -2,7 +2,8 @@
 
 ``python -m benchmarks all [--quick] [--results FOLDER]`` runs every one, goes on where one fails
 and ends by saying which did. ``python -m benchmarks NAME [OPTION ...]`` runs one, with its options:
-``python -m benchmarks NAME --help`` lists them.
+``python -m benchmarks NAME --help`` lists them. ``python -m benchmarks readme`` puts the committed
+results into README.md.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=("all", *BENCHMARKS), metavar="NAME", help="%(choices)s")
+    names = ("all", *BENCHMARKS, "readme")
+    parser.add_argument("name", choices=names, metavar="NAME", help="one of %(choices)s")
     parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTION")
     asked = parser.parse_args(arguments)
     if asked.name != "all":

@@ -269,6 +269,23 @@ def write_report(
     return path
 
 
+def read_report(path: Path) -> tuple[dict[str, Any], list[Row]]:
+    """Read the header and the rows of a report.
+
+    Raises
+    ------
+    ValueError
+        If the file holds a report of another schema.
+    """
+    report = json.loads(path.read_text(encoding="utf-8"))
+    if report.get("schema") != SCHEMA:
+        raise ValueError(f"{path} has the schema {report.get('schema')!r} in place of {SCHEMA!r}")
+    rows = [
+        {key: value for key, value in row.items() if key != "benchmark"} for row in report["rows"]
+    ]
+    return report["header"], [Row(**row) for row in rows]
+
+
 def results_path(benchmark: str, device: str, suffix: str, results: Path = RESULTS) -> Path:
     """Name a result file of a device and make its folder."""
     folder = results / re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
@@ -332,9 +349,9 @@ def new_figure(columns: int = 1) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def save_figure(figure: Any, path: Path) -> Path:
+def save_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
     """Write a figure as PNG, atomically."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
+    figure.savefig(buffer, format="png", dpi=dpi)
     write_atomically(path, buffer.getvalue())
     return path

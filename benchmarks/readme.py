@@ -86,7 +86,7 @@ def masked_dsmm(rows: Sequence[Row]) -> str:
     def cells() -> Iterator[Cell]:
         for row in rows:
             sizes = row.parameters
-            if sizes["batch"] == 1:
+            if row.variant in columns and sizes["batch"] == 1:
                 line = f"{sizes['units']}, {sizes['density']:.0%}, {sizes['order']}"
                 times = f" ({1 / row.ratio:.0f}x)" if row.ratio and row.ratio != 1 else ""
                 yield (line, f"{sizes['nnz']:,}"), row.variant, milliseconds(row) + times
@@ -229,18 +229,16 @@ def picture(device: Path) -> Any:
     products.set_title("One product of SnAp-2 (1024 units)", fontsize="medium")
 
     _, rows = read_report(device / "sequence.json")
-    for name, timed in (("BPTT", "BPTT"), ("SnAp-1, chunk 64", "SnAp-1, auto")):
+    timed = {
+        row.variant: f", {milliseconds(row)} ms for 192 steps"
+        for row in rows
+        if (row.case, row.unit) == ("GRU", "s") and row.parameters == {"units": 256, "density": 1.0}
+    }
+    for name in dict.fromkeys(row.variant for row in _memory(rows)):
         points = [(_steps(row), row.number / 1e6) for row in _memory(rows) if row.variant == name]
-        seconds = next(
-            row.number
-            for row in rows
-            if row.unit == "s"
-            and row.case == "GRU"
-            and row.variant == timed
-            and row.parameters == {"units": 256, "density": 1.0}
-        )
-        label = f"{name.partition(',')[0]}, {1e3 * seconds:.0f} ms for 192 steps"
-        lasting.plot(*zip(*points, strict=True), "o-", label=label)
+        rule = name.partition(",")[0]
+        time = timed.get(f"{rule}, auto", timed.get(rule, ""))
+        lasting.plot(*zip(*points, strict=True), "o-", label=rule + time)
     lasting.set(ylim=(0, None), xlabel="steps", ylabel="MB beside the data")
     lasting.set_title("The gradient of a sequence (GRU, 256 units)", fontsize="medium")
     for ax in (kept, products, lasting):

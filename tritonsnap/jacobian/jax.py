@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
+from tritonsnap.checks import check_instance, check_integer, generator_of
 from tritonsnap.jacobian.jax_passes import Argument, evaluate, kind_of, ravel
 from tritonsnap.jacobian.probing import check_probe, split_columns
 from tritonsnap.jacobian.projection import (
     JacobianProjection,
     build_projection,
-    check_chunk_size,
-    check_format,
+    check_function,
+    check_result,
     is_mask_leaf,
 )
 from tritonsnap.jacobian.rules import Rules
@@ -156,6 +157,7 @@ def sp_jacfwd(
     projection with ``mode="column"`` to do that once. Arguments and result are those of
     `sp_jacrev`; the result has the output's dtype, as in `jax.jacfwd`.
     """
+    check_instance("projection", projection, JacobianProjection)
     return _jacobian_function(
         f,
         projection.with_mode("column"),
@@ -202,10 +204,12 @@ def verify_projection(
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
         raise TypeError("`verify_projection` reads numbers: call it outside of jit, grad and vmap")
+    check_function(f, projection, has_aux)
+    check_integer("probes", probes, 1)
     argument = Argument.of(f, args, {}, argnums, has_aux)
     whole = projection.untruncated()
     values, output, _ = evaluate(whole, argument, None, Rules(False, holomorphic, True))
-    rng = np.random.default_rng(seed)
+    rng = generator_of("seed", seed)
     for path, value in argument.values.items():
         if kind_of(value) == "integer":
             continue
@@ -278,8 +282,8 @@ def _jacobian_function(
     format: str,
     rules: Rules,
 ) -> Callable[..., Any]:
-    check_format(format, FORMATS)
-    check_chunk_size(chunk_size)
+    check_function(f, projection, has_aux)
+    check_result(chunk_size, format, FORMATS)
 
     @functools.wraps(f)
     def jacobian(*args: Any, **kwargs: Any) -> Any:

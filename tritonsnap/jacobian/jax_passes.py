@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from tritonsnap.jacobian.projection import JacobianProjection, argument_numbers
+from tritonsnap.jacobian.projection import JacobianProjection, argument_numbers, check_aux
 from tritonsnap.jacobian.rules import Kind, Rules
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
 from tritonsnap.sparsity.compression import Projection
@@ -80,7 +80,7 @@ class Argument:
             for number, argument in zip(self.argnums, selected, strict=True):
                 args[number] = argument
         result = self.f(*args, **self.kwargs)
-        return result if self.has_aux else (result, None)
+        return check_aux(result) if self.has_aux else (result, None)
 
     def folds_cheaply(self, size: int) -> bool:
         """Whether XLA may fold constant seeds of this many entries into `f` while it compiles.

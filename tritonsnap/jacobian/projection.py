@@ -10,6 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from tritonsnap.checks import (
+    check_choice,
+    check_flag,
+    check_instance,
+    check_integer,
+    check_share,
+)
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.compression import Compression, Projection
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -165,8 +172,7 @@ def build_projection(
     """Build a projection from the flattened trees of masks and of what to keep."""
     if not masks:
         raise ValueError("`mask` has no leaves")
-    if not 0 < dense_threshold <= 1:
-        raise ValueError(f"`dense_threshold` must lie in (0, 1], got {dense_threshold!r}")
+    check_share("dense_threshold", dense_threshold)
     patterns = {path: _pattern("mask", path, mask) for path, mask in masks}
     kept = {path: _pattern("keep", path, keep) for path, keep in keeps}
     if kept.keys() - patterns.keys():
@@ -178,8 +184,8 @@ def build_projection(
     for path, pattern in patterns.items():
         if pattern.shape[0] != patterns[first].shape[0]:
             raise ValueError(
-                f"all masks must have the same number of rows, got {patterns[first].shape[0]} "
-                f"at {first!r} and {pattern.shape[0]} at {path!r}"
+                f"all leaves of `mask` must have the same number of rows, got "
+                f"{patterns[first].shape[0]} at {first!r} and {pattern.shape[0]} at {path!r}"
             )
         try:
             compression = Compression.of(pattern, kept.get(path), mode, order, dense_threshold)
@@ -208,16 +214,30 @@ def is_mask_leaf(node: Any) -> bool:
     return isinstance(node, SparsityPattern) or hasattr(node, "tocoo") or hasattr(node, "n_sparse")
 
 
-def check_format(format: str, formats: Sequence[str]) -> None:
-    """Raise a `ValueError` unless `format` is one of `formats`."""
-    if format not in formats:
-        raise ValueError(f"`format` must be one of {tuple(formats)}, got {format!r}")
+def check_function(f: Callable[..., Any], projection: JacobianProjection, has_aux: bool) -> None:
+    """Raise a `TypeError` that names the argument unless all are of their kinds."""
+    if not callable(f):
+        raise TypeError(f"`f` must be a function, got {type(f).__name__}")
+    check_instance("projection", projection, JacobianProjection)
+    check_flag("has_aux", has_aux)
 
 
-def check_chunk_size(chunk_size: int | None) -> None:
-    """Raise a `ValueError` unless `chunk_size` is None or positive."""
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"`chunk_size` must be None or at least 1, got {chunk_size!r}")
+def check_result(chunk_size: int | None, format: str, formats: Sequence[str]) -> None:
+    """Raise an error that names the argument unless both are allowed."""
+    if chunk_size is not None:
+        check_integer("chunk_size", chunk_size, 1, allowed="None or an integer")
+    check_choice("format", format, formats)
+
+
+def check_aux(result: Any) -> tuple[Any, Any]:
+    """What a function with ``has_aux=True`` returned, which must be a pair."""
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise TypeError(
+            f"`f` must return its output and one thing more where `has_aux` is True, "
+            f"got {type(result).__name__}"
+        )
+    output, aux = result
+    return output, aux
 
 
 def argument_numbers(argnums: int | Sequence[int], num_args: int) -> tuple[int, ...]:
@@ -230,6 +250,8 @@ def argument_numbers(argnums: int | Sequence[int], num_args: int) -> tuple[int, 
     ValueError
         If a number is out of range or appears twice.
     """
+    if not isinstance(argnums, (int, Sequence)) or isinstance(argnums, (bool, str)):
+        raise TypeError(f"`argnums` must be an integer or several, got {argnums!r}")
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if not numbers or not all(isinstance(number, int) for number in numbers):
         raise TypeError(f"`argnums` must be an integer or several, got {argnums!r}")

@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
+from tritonsnap.checks import check_instance, check_integer, generator_of
 from tritonsnap.jacobian.probing import check_probe, split_columns
 from tritonsnap.jacobian.projection import (
     JacobianProjection,
     build_projection,
-    check_chunk_size,
-    check_format,
+    check_function,
+    check_result,
     is_mask_leaf,
 )
 from tritonsnap.jacobian.rules import Rules
@@ -141,6 +142,7 @@ def sp_jacfwd(
     to do that once. Arguments and result are those of `sp_jacrev`; the result has the output's
     dtype, and real inputs may have complex outputs.
     """
+    check_instance("projection", projection, JacobianProjection)
     return _jacobian_function(
         f,
         projection.with_mode("column"),
@@ -183,12 +185,14 @@ def verify_projection(
     ValueError
         If they differ; the message names the leaf and the rows.
     """
+    check_function(f, projection, has_aux)
+    check_integer("probes", probes, 1)
     argument = Argument.of(f, args, {}, argnums, has_aux)
     whole = projection.untruncated()
     rules = Rules(False, holomorphic, True)
     local = _at(_in_tensors(whole), argument)
     values, output, _ = evaluate(local, argument, None, rules)
-    rng = np.random.default_rng(seed)
+    rng = generator_of("seed", seed)
     for path, value in argument.values.items():
         if kind_of(value) == "integer":
             continue
@@ -319,8 +323,8 @@ def _jacobian_function(
     format: str,
     rules: Rules,
 ) -> Callable[..., Any]:
-    check_format(format, FORMATS)
-    check_chunk_size(chunk_size)
+    check_function(f, projection, has_aux)
+    check_result(chunk_size, format, FORMATS)
     tensors = _in_tensors(projection)
 
     @functools.wraps(f)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tritonsnap.jacobian.projection import JacobianProjection, argument_numbers
+from tritonsnap.jacobian.projection import JacobianProjection, argument_numbers, check_aux
 from tritonsnap.jacobian.rules import Kind, Rules
 from tritonsnap.ops.gather_compressed.torch import gather_compressed
 from tritonsnap.sparsity.compression import Projection
@@ -87,7 +87,7 @@ class Argument:
             for number, argument in zip(self.argnums, selected, strict=True):
                 args[number] = argument
         result = self.f(*args, **self.kwargs)
-        return result if self.has_aux else (result, None)
+        return check_aux(result) if self.has_aux else (result, None)
 
     def output_of(self, path: str) -> Callable[[torch.Tensor], torch.Tensor]:
         """The output, flattened, as a function of one value."""

@@ -112,13 +112,13 @@ class Bipartite:
         num_kinds, num_links = len(self.count), len(self.link_indptr) - 1
         num_words = num_kinds // _BITS + 1
         owner = np.repeat(np.arange(num_links), np.diff(self.link_indptr))
-        bits = np.zeros(num_links * num_words, np.uint64)
+        flat = np.zeros(num_links * num_words, np.uint64)
         np.bitwise_or.at(
-            bits,
+            flat,
             owner * num_words + self.link_kinds // _BITS,
             np.uint64(1) << (self.link_kinds % _BITS).astype(np.uint64),
         )
-        bits = bits.reshape(num_links, num_words)
+        bits = flat.reshape(num_links, num_words)
         sizes = np.diff(self.indptr)
         order = np.argsort(-sizes, kind="stable")
         starts, sizes = self.indptr[order], sizes[order]

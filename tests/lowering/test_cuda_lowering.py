@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from programs import CALLS, H200, kernels, lower, operations, size
+from programs import CALLS, H200, kernels, lower, operations, payloads, size
 
 import tritonsnap as ts
 from tritonsnap.jax import (
@@ -27,6 +27,7 @@ from tritonsnap.jax import (
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity import SparsityPattern, snap_pattern
+from tritonsnap.tuning import TARGETS
 
 BATCH = 2
 
@@ -204,6 +205,34 @@ def test_without_a_gpu_the_error_says_what_to_do() -> None:
     traced = jax.jit(functools.partial(row_pointers, None)).trace(rows)
     with pytest.raises(RuntimeError, match=r"lower_for\(device\)"):
         traced.lower(lowering_platforms=("cuda",))
+
+
+def test_a_program_is_compiled_anew_for_another_gpu() -> None:
+    function, arguments = call("gather")
+    for device in TARGETS[:2]:
+        with lower_for(device):
+            traced = jax.jit(function).trace(*arguments)
+            module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+        (payload,) = payloads(module)
+        assert f".target {device.arch}".encode() in payload
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_without_kernels_xla_does_it_on_every_gpu(name: str) -> None:
+    with lower_for(None):
+        function, arguments = call(name)
+        traced = jax.jit(function).trace(*arguments)
+        for platform in ("cuda", "rocm"):
+            module = traced.lower(lowering_platforms=(platform,)).compiler_ir()
+            assert kernels(module) == []
+
+
+def test_where_amd_kernels_fail_the_error_says_what_to_do() -> None:
+    function, arguments = call("gather")
+    with lower_for(next(device for device in TARGETS if device.is_hip)):
+        traced = jax.jit(function).trace(*arguments)
+        with pytest.raises(RuntimeError, match=r"jax-triton .*AMD.*lower_for\(None\)"):
+            traced.lower(lowering_platforms=("rocm",))
 
 
 def test_a_learner_runs_on_kernels() -> None:

@@ -17,6 +17,7 @@ from tritonsnap.jax import (
     coo_to_csr,
     gather_compressed,
     influence_gradient,
+    influence_step,
     influence_update,
     lower_for,
     make_jacobian_projection,
@@ -25,8 +26,9 @@ from tritonsnap.jax import (
     sp_jacrev,
 )
 from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
-from tritonsnap.sparsity import SparsityPattern, snap_pattern
+from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
 from tritonsnap.tuning import TARGETS
 
 BATCH = 2
@@ -58,6 +60,15 @@ def update(structure: FactorStructure, d: Any, j: Any, gains: Any, sources: Any)
     return influence_update(d, j, Factors(gains, sources, structure), structure.plan)
 
 
+def compressed_update(structure: CompressedStructure, d: Any, j: Any, values: Any) -> Any:
+    return influence_update(d, j, Compressed(values, structure), structure.plan)
+
+
+def step(structure: FactorStructure, d: Any, j: Any, gains: Any, sources: Any, delta: Any) -> Any:
+    factors = Factors(gains, sources, structure)
+    return influence_step(d, j, factors, delta, structure.plan)[1]
+
+
 def gradient(plan: DsmmPlan, delta: Any, j: Any) -> Any:
     return influence_gradient(delta, j, plan, sum_batch=True)
 
@@ -87,11 +98,17 @@ def call(
         SparsityPattern.random((units, 3 * units), 0.2), mode="row"
     )
     (leaf,) = projection.leaves.values()
+    gains, sources = batch((BATCH, 1, units)), batch((BATCH, units))
+    columns = plan.mask.shape[1]
+    own = SparsityPattern.from_coo(structure.unit, np.arange(columns), plan.mask.shape)
+    compressed = CompressedStructure(plan, Projection.of(Compression.of(own, mode="row")))
     rows = jnp.zeros(4 * units, jnp.int32)
     return {
         "product": (product, (plan, d, j)),
         "outer": (outer, (plan, j, j)),
-        "update": (update, (structure, d, j, batch((BATCH, 1, units)), batch((BATCH, units)))),
+        "update": (update, (structure, d, j, gains, sources)),
+        "compressed": (compressed_update, (compressed, d, j, batch((BATCH, 1, columns)))),
+        "step": (step, (structure, d, j, gains, sources, batch((BATCH, units)))),
         "gradient": (gradient, (plan, batch((BATCH, units)), j)),
         "row pointers": (row_pointers, (None, rows)),
         "row pointers of sorted": (row_pointers_of_sorted, (None, rows)),
@@ -103,12 +120,14 @@ KERNELS = {
     "product": ["walk_product"],
     "outer": ["outer_walk"],
     "update": ["walk_product"],
+    "compressed": ["walk_product"],
+    "step": ["column_gradient", "walk_product"],
     "gradient": ["column_gradient"],
     "row pointers": ["csr_count", "csr_finish", "csr_scan"],
     "row pointers of sorted": ["csr_search"],
     "gather": ["gather_index"],
 }
-FLOATS = ["product", "outer", "update", "gradient", "gather"]
+FLOATS = ["product", "outer", "update", "compressed", "gradient", "gather"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -124,9 +143,14 @@ def test_the_program_calls_the_kernels(name: str) -> None:
     [(1, None, ["snap1_step"]), (2, Regime.DENSE, ["group_product"])],
 )
 def test_kernels_of_the_other_regimes(order: int, regime: Any, names: list[str]) -> None:
-    for op in ("product", "update"):
+    for op in ("product", "update", "compressed"):
         function, arguments = call(op, order=order, regime=regime)
         assert kernels(lower(function, *arguments)) == names
+
+
+def test_a_step_of_snap1_is_one_kernel() -> None:
+    function, arguments = call("step", order=1)
+    assert kernels(lower(function, *arguments)) == ["snap1_step"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -153,11 +177,16 @@ def test_derivatives_are_kernels(name: str) -> None:
         return jax.grad(scalar, argnums=tuple(range(1, 1 + len(operands))))(structure, *operands)
 
     terms = {"gather": 1}.get(name, 2)
-    own = {"update": "walk_product"}.get(name, KERNELS[name][0])
+    own = KERNELS[name][0]
     assert kernels(lower(forward, structure, *operands)).count(own) == terms
     found = kernels(lower(reverse, structure, *operands))
     both = ["outer_walk", "walk_product", "walk_product"]
-    expected = {"product": both, "update": both, "outer": ["outer_walk", *both[1:]]}
+    expected = {
+        "product": both,
+        "update": both,
+        "compressed": both,
+        "outer": ["outer_walk", *both[1:]],
+    }
     assert found == expected.get(name, KERNELS[name])
 
 

@@ -134,10 +134,9 @@ def _default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config
         return {"B": 1, "TILES": 1, "SPAN": 1, "num_warps": max(1, TILE * itemsize // 16 // 64)}
     tiles = 8 if dtype == "fp32" else 4
     span = max(1, min(32 // tiles, sizes["values"] // (tiles * TILE) // 128))
-    if device.arch.startswith("sm_8"):  # where code for more rows, or for one, spills
-        rows = 2
-    else:
-        rows = min(sizes["batch"], 4 if dtype == "fp32" else 2)
+    most_rows = 4 if dtype == "fp32" else 2
+    # code for sm_8x spills with more rows than two, and with one
+    rows = 2 if device.arch.startswith("sm_8") else min(sizes["batch"], most_rows)
     warps = 16 if itemsize > 2 else 4 * rows
     return {"B": rows, "TILES": tiles, "SPAN": span, "num_warps": warps}
 

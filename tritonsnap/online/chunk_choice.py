@@ -59,7 +59,9 @@ class BlockCost:
     kept: int
 
     def chunked(self, steps: int) -> float:
-        """A step of a chunk of so many."""
+        """A step of a chunk of so many; infinite where it cannot be chunked."""
+        if self.regime is None:
+            return math.inf
         return self.chunk_step + self.chunk / steps
 
 
@@ -120,15 +122,28 @@ def _cheapest(
     for steps in sorted({_even(length, steps) for steps in _STEPS}):
         chosen: dict[int, Regime] = {}
         total, kept = 0.0, 0
-        for number, cost in enumerate(costs):
-            stepping, chunked = batch * cost.stepping, batch * cost.chunked(steps)
-            if cost.regime is not None and chunked < stepping:
-                chosen[number] = cost.regime
-                kept += cost.kept * batch * steps
-            total += min(stepping, chunked) + overhead
+        for numbers in _together(costs):
+            stepping = batch * sum(costs[number].stepping for number in numbers)
+            chunked = batch * sum(costs[number].chunked(steps) for number in numbers)
+            for number in numbers if chunked < stepping else ():
+                regime = costs[number].regime
+                assert regime is not None
+                chosen[number] = regime
+                kept += costs[number].kept * batch * steps
+            total += min(stepping, chunked) + len(numbers) * overhead
         if kept <= max(_SMALL, values) and steps >= _LEAST_STEPS and total < 0.97 * best[0]:
             best = (total, steps, chosen)
     return best[1], best[2]
+
+
+def _together(costs: list[BlockCost]) -> list[list[int]]:
+    """Blocks that are chunked together or not at all.
+
+    All elementwise ones are: to step one of them beside the others costs more than its values.
+    """
+    elementwise = [n for n, cost in enumerate(costs) if cost.regime == Regime.ELEMENTWISE]
+    others = [[n] for n, cost in enumerate(costs) if cost.regime != Regime.ELEMENTWISE]
+    return [elementwise, *others] if elementwise else others
 
 
 def _even(length: int, steps: int) -> int:

@@ -31,7 +31,7 @@ from tritonsnap.online.configuration import TrainingConfig
 from tritonsnap.online.training import Budget, Run
 
 NAME = "copy_task"
-UPDATE_EVERY = 8
+UPDATE_EVERY = 16
 METHODS: dict[str, dict[str, Any]] = {
     "SnAp-1": {"method": "snap", "order": 1},
     "SnAp-2": {"method": "snap", "order": 2},
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print the last rows, write all of them and the plot."""
     parser = Parser(NAME, __doc__, hidden=16, steps=800)
     parser.add_argument("--hidden", type=int, default=128, help="units")
-    parser.add_argument("--steps", type=int, default=4_000, help="time steps of each run")
+    parser.add_argument("--steps", type=int, default=8_000, help="time steps of each run")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each method")
     options = parser.parse_args(arguments)
     runs = [(name, seed) for seed in range(options.seeds) for name in METHODS]

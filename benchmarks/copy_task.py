@@ -86,7 +86,7 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
 def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     """Run the benchmark, print the last rows, write all of them and the plot."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.copy_task", description=__doc__)
-    parser.add_argument("--steps", type=int, default=8_000, help="time steps of each run")
+    parser.add_argument("--steps", type=int, default=4_000, help="time steps of each run")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each method")
     parser.add_argument("--quick", action="store_true", help="16 units and 800 steps")
     arguments = parser.parse_args(argv)

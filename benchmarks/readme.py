@@ -31,7 +31,7 @@ PICTURED = "intel-r-xeon-r-processor"
 """The device whose results the picture shows."""
 SECTION = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PREDICTED = " (not run: predicted)"
-LOOP = "seed loop (numba)"
+LOOP = "loop over nonzeros (numba)"
 """The variant that computes one dot product for each nonzero, as the first published kernel did."""
 
 Cell = tuple[tuple[str, ...], str, str]

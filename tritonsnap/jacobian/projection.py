@@ -206,36 +206,3 @@ def is_mask_leaf(node: Any) -> bool:
             and all(isinstance(size, (int, np.integer)) for size in shape)
         )
     return isinstance(node, SparsityPattern) or hasattr(node, "tocoo") or hasattr(node, "n_sparse")
-
-
-def check_format(format: str, formats: Sequence[str]) -> None:
-    """Raise a `ValueError` unless `format` is one of `formats`."""
-    if format not in formats:
-        raise ValueError(f"`format` must be one of {tuple(formats)}, got {format!r}")
-
-
-def check_chunk_size(chunk_size: int | None) -> None:
-    """Raise a `ValueError` unless `chunk_size` is None or positive."""
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"`chunk_size` must be None or at least 1, got {chunk_size!r}")
-
-
-def argument_numbers(argnums: int | Sequence[int], num_args: int) -> tuple[int, ...]:
-    """Positions of the arguments to differentiate in, counted from the front.
-
-    Raises
-    ------
-    TypeError
-        If `argnums` is no integer or sequence of integers.
-    ValueError
-        If a number is out of range or appears twice.
-    """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    if not numbers or not all(isinstance(number, int) for number in numbers):
-        raise TypeError(f"`argnums` must be an integer or several, got {argnums!r}")
-    if any(not -num_args <= number < num_args for number in numbers):
-        raise ValueError(f"`argnums` is {argnums!r}, but `f` got {num_args} positional arguments")
-    positive = tuple(number % num_args for number in numbers)
-    if len(set(positive)) != len(positive):
-        raise ValueError(f"`argnums` names an argument twice: {argnums!r}")
-    return positive

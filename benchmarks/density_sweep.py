@@ -14,9 +14,8 @@ they would take over 2^30 steps; of large influences a sample of the units' colu
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from tqdm import tqdm
 
 from benchmarks.masked_dsmm import seed_loop
 from benchmarks.report import (
+    Parser,
     Row,
     compare,
     environment,
@@ -194,21 +194,23 @@ def plot(rows: list[Row]) -> Any:
     return figure
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; print, plot and write its table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.density_sweep", description=__doc__)
+    parser = Parser(
+        "density_sweep", __doc__, hidden=256, repeats=3, densities=(1e-3, 1e-2, 0.1, 1.0)
+    )
     parser.add_argument("--hidden", type=int, default=1024, help="units")
     parser.add_argument("--order", type=int, default=2, help="steps of SnAp")
     parser.add_argument("--batch", type=int, default=1, help="batch rows")
     parser.add_argument("--repeats", type=int, default=10, help="samples of each variant")
     parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     rows = run(
         options.hidden, options.order, options.batch, options.repeats, tuple(options.densities)
     )
     print(markdown_table(rows))
-    print(f"results are in {write_report('density_sweep', rows)}")
-    path = results_path("density_sweep", environment()["device"], ".png")
+    print(f"results are in {write_report('density_sweep', rows, results=options.results)}")
+    path = results_path("density_sweep", environment()["device"], ".png", options.results)
     print(f"the plot is {save_figure(plot(rows), path)}")
     return 0
 

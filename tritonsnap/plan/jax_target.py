@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
-from tritonsnap.tuning import Device
+from tritonsnap.tuning import Device, jax_device
 
 _GPUS = ("gpu", "cuda", "rocm")
 # One device, or one None: then no kernels are called. JAX keeps no program from one to another.
@@ -57,21 +55,12 @@ def device_to_lower_for(platform: str) -> Device:
     if device is not None and device.is_hip == (platform == "rocm"):
         return device
     try:
-        return _device_of(jax.devices(platform)[0])
+        return jax_device(jax.devices(platform)[0])
     except RuntimeError as error:
         raise RuntimeError(
             f"there is no device for {platform!r} here: "
             "name one by `with tritonsnap.jax.lower_for(device):`"
         ) from error
-
-
-@functools.cache
-def _device_of(device: Any) -> Device:
-    """Describe a GPU as JAX sees it."""
-    capability = str(device.compute_capability)
-    is_hip = capability.startswith("gfx")
-    arch = capability.split(":")[0] if is_hip else f"sm_{capability.replace('.', '')}"
-    return Device(str(device.device_kind), arch, int(device.core_count))
 
 
 def calls_kernels() -> bool:

@@ -243,13 +243,13 @@ def detect_pattern(
     Raises
     ------
     ImportError
-        If asdex is not installed; the message names the pip command.
+        If asdex is not installed, or not for this JAX; the message names the pip command.
     """
     try:
         import asdex
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise ImportError(
-            "asdex is not installed; run: pip install 'tritonsnap[detect]'"
+            f"asdex cannot be imported ({error}); run: pip install 'tritonsnap[detect]'"
         ) from error
     argument = JaxArgument.of(f, args, {}, argnums, has_aux)
     paths = list(argument.values)

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from tqdm import tqdm
 
 from benchmarks.masked_dsmm import seed_loop
 from benchmarks.report import (
+    RESULTS,
     Row,
     compare,
     environment,
@@ -194,7 +196,7 @@ def plot(rows: list[Row]) -> Any:
     return figure
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; print, plot and write its table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.density_sweep", description=__doc__)
     parser.add_argument("--hidden", type=int, default=1024, help="units")
@@ -202,13 +204,14 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1, help="batch rows")
     parser.add_argument("--repeats", type=int, default=10, help="samples of each variant")
     parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES)
-    options = parser.parse_args()
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write")
+    options = parser.parse_args(arguments)
     rows = run(
         options.hidden, options.order, options.batch, options.repeats, tuple(options.densities)
     )
     print(markdown_table(rows))
-    print(f"results are in {write_report('density_sweep', rows)}")
-    path = results_path("density_sweep", environment()["device"], ".png")
+    print(f"results are in {write_report('density_sweep', rows, results=options.results)}")
+    path = results_path("density_sweep", environment()["device"], ".png", options.results)
     print(f"the plot is {save_figure(plot(rows), path)}")
     return 0
 

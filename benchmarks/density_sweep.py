@@ -14,11 +14,9 @@ they would take over 2^30 steps; of large influences a sample of the units' colu
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from tqdm import tqdm
 
 from benchmarks.masked_dsmm import seed_loop
 from benchmarks.report import (
-    RESULTS,
+    Parser,
     Row,
     compare,
     environment,
@@ -198,13 +196,14 @@ def plot(rows: list[Row]) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; print, plot and write its table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.density_sweep", description=__doc__)
+    parser = Parser(
+        "density_sweep", __doc__, hidden=256, repeats=3, densities=(1e-3, 1e-2, 0.1, 1.0)
+    )
     parser.add_argument("--hidden", type=int, default=1024, help="units")
     parser.add_argument("--order", type=int, default=2, help="steps of SnAp")
     parser.add_argument("--batch", type=int, default=1, help="batch rows")
     parser.add_argument("--repeats", type=int, default=10, help="samples of each variant")
     parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write")
     options = parser.parse_args(arguments)
     rows = run(
         options.hidden, options.order, options.batch, options.repeats, tuple(options.densities)

@@ -1,6 +1,6 @@
 """The gradient of a whole sequence: SnAp-n and exact RTRL, chunked or step by step, against BPTT.
 
-``python -m benchmarks.sequence [--quick] [--repeats N] [--limit SECONDS]`` times, interleaved in
+``python -m benchmarks.sequence [--repeats N] [--limit SECONDS]`` times, interleaved in
 one run, the compiled gradient of 192 steps (64 inputs, batch 8, float32, JAX on the CPU) for
 networks of several sizes and densities, and takes the peak memory from XLA's analysis. Variants:
 
@@ -15,9 +15,9 @@ prediction. A last part compares memory over the length of the sequence.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from jax import lax
 from tqdm import tqdm
 
 from benchmarks.report import (
+    Parser,
     Row,
     compare,
     environment,
@@ -181,7 +182,7 @@ def one_network(
     return rows
 
 
-def memory_over_time(lengths: tuple[int, ...]) -> list[Row]:
+def memory_over_time(lengths: Sequence[int]) -> list[Row]:
     """Peak memory of SnAp-1 in chunks of 64, and of BPTT, for sequences of several lengths."""
     rows = []
     for steps in lengths:
@@ -205,7 +206,7 @@ def memory_over_time(lengths: tuple[int, ...]) -> list[Row]:
     return rows
 
 
-def plot(rows: list[Row], device: str) -> None:
+def plot(rows: list[Row], path: Path) -> None:
     """Time over units for each density, and memory over steps."""
     timed = [row for row in rows if row.unit == "s" and row.p50 is not None and row.case == "RNN"]
     densities = sorted({row.parameters["density"] for row in timed}, reverse=True)
@@ -225,20 +226,28 @@ def plot(rows: list[Row], device: str) -> None:
         axes[-1].loglog(*zip(*points, strict=True), marker="o", label=variant)
     axes[-1].set(title="GRU, 256 units, dense", xlabel="steps", ylabel="MB beside the data")
     axes[-1].legend(fontsize="x-small")
-    save_figure(figure, results_path("sequence", device, ".png"))
+    save_figure(figure, path)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print and write its table and its plot."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sequence", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the smallest networks only")
+    parser = Parser(
+        "sequence",
+        __doc__,
+        repeats=2,
+        limit=0.05,
+        units=[64],
+        density=[0.25],
+        lengths=[192, 768],
+    )
     parser.add_argument("--repeats", type=int, default=5, help="samples of each variant")
     parser.add_argument("--limit", type=float, default=4.0, help="most predicted seconds of a run")
     parser.add_argument("--units", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--density", type=float, nargs="+", default=[1.0, 0.25, 0.0625, 0.0156])
-    options = parser.parse_args()
-    if options.quick:
-        options.units, options.density, options.limit = [64], [1.0, 0.0625], 0.2
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[192, 768, 4096], help="steps, for the memory"
+    )
+    options = parser.parse_args(arguments)
     networks = [
         (kind, units, density)
         for kind in (RNN, GRU)
@@ -249,10 +258,10 @@ def main() -> int:
     for kind, units, density in tqdm(networks):
         rows += one_network(kind, units, density, options.repeats, options.limit)
     rows = compare(rows, BASELINE)
-    rows += compare(memory_over_time((192, 1024) if options.quick else (192, 768, 4096)), BASELINE)
+    rows += compare(memory_over_time(options.lengths), BASELINE)
     print(markdown_table(rows))
-    path = write_report("sequence", rows)
-    plot(rows, environment()["device"])
+    path = write_report("sequence", rows, results=options.results)
+    plot(rows, results_path("sequence", environment()["device"], ".png", options.results))
     print(f"results are in {path}")
     return 0
 

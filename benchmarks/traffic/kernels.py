@@ -10,7 +10,7 @@ import torch
 from benchmarks.naive import NaiveDsmm
 from benchmarks.traffic.model import Kernel, Run
 from benchmarks.traffic.problem import Problem
-from tritonsnap.ops.device import block_of
+from tritonsnap.ops.canonical import block_of
 from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
 from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
 from tritonsnap.plan import DsmmPlan, Regime

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tritonsnap.ops.canonical import Addend
-from tritonsnap.ops.device import DeviceDynamics, block_of, device_packing
+from tritonsnap.ops.canonical import Addend, block_of
+from tritonsnap.ops.device import DeviceDynamics, device_packing
 from tritonsnap.ops.influence_gradient.triton import influence_gradient
 from tritonsnap.ops.influence_step.torch import fused_step, is_fused
 from tritonsnap.ops.influence_update.triton import influence_update, snap1_step

@@ -13,6 +13,7 @@ from tritonsnap.sparsity import (
     color_rows,
 )
 from tritonsnap.sparsity.coloring import ORDERS, is_valid
+from tritonsnap.sparsity.orders import Bipartite
 
 
 def banded(size: int, width: int) -> SparsityPattern:
@@ -86,6 +87,33 @@ def test_equal_columns_are_colored_as_if_distinct(size: int, density: float, see
     double = half.take_columns(np.repeat(np.arange(size), 3))
     assert color_rows(double).num_colors == color_rows(half).num_colors
     assert is_valid(color_columns(double, "dsatur"), double, axis=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.integers(0, 90),
+    cols=st.integers(0, 90),
+    density=st.floats(0.01, 0.5),
+    seed=st.integers(0, 99),
+)
+def test_both_ways_count_the_same_conflicts(
+    rows: int, cols: int, density: float, seed: int
+) -> None:
+    pattern = SparsityPattern.random((rows, cols), density, seed)
+    graph = Bipartite.of_rows(pattern)
+    matrix = pattern.to_dense().astype(int)
+    met = np.count_nonzero(matrix @ matrix.T, axis=1)
+    np.testing.assert_array_equal(graph._met_by_bits(), met)
+    np.testing.assert_array_equal(graph._met_by_paths(np.diff(graph.link_indptr)), met)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_bands_and_blocks_are_numbered_modulo_the_bound(order: str) -> None:
+    blocks = SparsityPattern.from_dense(np.kron(np.eye(5), np.ones((3, 4))))
+    for pattern, num_colors in ((banded(50, 2), 5), (blocks, 3), (snap1_mask(4), 1)):
+        coloring = color_rows(pattern, order)
+        assert coloring.num_colors == coloring.lower_bound == num_colors
+        np.testing.assert_array_equal(coloring.colors, np.arange(pattern.shape[0]) % num_colors)
 
 
 def test_largest_first_takes_the_most_conflicts_first() -> None:

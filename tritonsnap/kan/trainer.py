@@ -26,6 +26,7 @@ from tritonsnap.kan import storage
 from tritonsnap.kan.data import Block, Source, checked_blocks, finite_records, shuffled
 from tritonsnap.kan.engines import Engine, EngineName, Plan, open_engine
 from tritonsnap.kan.functions import Functions
+from tritonsnap.kan.linear_algebra import one_blas_thread
 from tritonsnap.kan.metrics import History, Meter, Report, pearson, root_mean_square_error
 from tritonsnap.kan.model import KAN
 from tritonsnap.kan.step import Rule, Solver
@@ -349,7 +350,8 @@ class Trainer:
             engine = open_engine(model.functions, replace(self._plan, rule=rule))
         self._engine = None  # what fails is not used again
         try:
-            engine.train(blocks, meter)
+            with one_blas_thread():
+                engine.train(blocks, meter)
             functions = engine.functions
             if not all(np.isfinite(array).all() for array in functions):
                 raise FloatingPointError

@@ -9,20 +9,22 @@ A greedy step then costs as many operations as the vertex has nonzeros.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.sparsity.indices import ranges, sorted_unique
+from tritonsnap.sparsity.indices import ranges, sorted_unique, stable_order
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 # Slices of this size stay in the cache.
 _PATHS_AT_ONCE = 1 << 17
 _CELLS_AT_ONCE = 1 << 18
+_CELLS_PER_EDGE = 8
+_BITS = 64
+_MOST_WORDS = 1 << 24
+_WORDS_PER_PATH = 16  # a word of bits takes this much less time than a path
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +95,45 @@ class Bipartite:
         return vertices[ranges(first[kinds], self.count[kinds])]
 
     def degrees(self) -> NDArray[np.int64]:
-        """int64 [vertices]: with how many others each vertex conflicts, a slice at a time."""
-        num_kinds = len(self.count)
+        """int64 [vertices]: with how many others each vertex conflicts."""
         sizes = np.diff(self.link_indptr)
+        num_words = len(self.count) // _BITS + 1
+        by_bits = (
+            self.count.max(initial=1) == 1
+            and num_words * len(self.links) < _WORDS_PER_PATH * int(sizes[self.links].sum())
+            and num_words * max(len(self.count), len(sizes)) < _MOST_WORDS
+        )
+        met = self._met_by_bits() if by_bits else self._met_by_paths(sizes)
+        others: NDArray[np.int64] = np.maximum(met - 1, 0)[self.kind]  # it meets itself
+        return others
+
+    def _met_by_bits(self) -> NDArray[np.int64]:
+        """int64 [kinds]: how many kinds share a link with each, kinds being the bits of words."""
+        num_kinds, num_links = len(self.count), len(self.link_indptr) - 1
+        num_words = num_kinds // _BITS + 1
+        owner = np.repeat(np.arange(num_links), np.diff(self.link_indptr))
+        flat = np.zeros(num_links * num_words, np.uint64)
+        np.bitwise_or.at(
+            flat,
+            owner * num_words + self.link_kinds // _BITS,
+            np.uint64(1) << (self.link_kinds % _BITS).astype(np.uint64),
+        )
+        bits = flat.reshape(num_links, num_words)
+        sizes = np.diff(self.indptr)
+        order = np.argsort(-sizes, kind="stable")
+        starts, sizes = self.indptr[order], sizes[order]
+        seen = np.zeros((num_kinds, num_words), np.uint64)
+        # The kinds that have an n-th link are the first ones in this order.
+        ends = np.searchsorted(-sizes, -np.arange(sizes.max(initial=0)), side="left")
+        for number, end in enumerate(ends.tolist()):
+            seen[:end] |= bits[self.links[starts[:end] + number]]
+        met = np.empty(num_kinds, np.int64)
+        met[order] = np.bitwise_count(seen).sum(axis=1, dtype=np.int64)
+        return met
+
+    def _met_by_paths(self, sizes: NDArray[np.integer]) -> NDArray[np.int64]:
+        """int64 [kinds]: how many vertices share a link with each kind, a slice at a time."""
+        num_kinds = len(self.count)
         paths = np.concatenate([[0], np.cumsum(sizes[self.links])])[self.indptr]
         degrees = np.zeros(num_kinds, np.int64)
         kinds_at_once = max(1, _CELLS_AT_ONCE // max(num_kinds, 1))
@@ -116,29 +154,43 @@ class Bipartite:
                 owner[counts], self.count[met[counts]], minlength=stop - start
             )
             start = stop
-        others: NDArray[np.int64] = np.maximum(degrees - 1, 0)[self.kind]  # it meets itself
-        return others
+        return degrees
 
 
 def _by_row(pattern: SparsityPattern) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where the distinct columns of each row begin, and these."""
     kinds = np.repeat(np.arange(pattern.num_kinds), np.diff(pattern.support_indptr))
-    rows = pattern.support_rows
-    if pattern.shape[0] <= 1 << 16:
-        rows = rows.astype(np.uint16)  # NumPy has a radix sort for these, ten times faster
-    order = np.argsort(rows, kind="stable")
+    order = stable_order(pattern.support_rows, pattern.shape[0])
     counts = np.bincount(pattern.support_rows, minlength=pattern.shape[0])
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), kinds[order]
 
 
+def cyclic(graph: Bipartite) -> NDArray[np.int32] | None:
+    """The vertices numbered modulo the lower bound, where that is a coloring; else None.
+
+    It is one for bands, blocks of one size and stencils. Then no order needs fewer colors.
+    """
+    num_colors = graph.largest_clique
+    num_links = len(graph.link_indptr) - 1
+    sizes = np.diff(graph.indptr)[graph.kind]
+    num_edges = int(sizes.sum())
+    if num_colors * num_links > _CELLS_PER_EDGE * num_edges:  # its links are too unequal
+        return None
+    colors = np.arange(graph.num_vertices, dtype=np.int32) % np.int32(max(num_colors, 1))
+    links = graph.links[ranges(graph.indptr[graph.kind], sizes)]
+    taken = np.zeros(num_links * num_colors, bool)
+    taken[links * np.int64(num_colors) + np.repeat(colors, sizes)] = True
+    return colors if np.count_nonzero(taken) == num_edges else None
+
+
 def natural(graph: Bipartite) -> NDArray[np.int32]:
     """Greedy coloring of the vertices as they come."""
-    return _greedy(graph, range(graph.num_vertices))
+    return _greedy(graph, np.arange(graph.num_vertices))
 
 
 def largest_first(graph: Bipartite) -> NDArray[np.int32]:
     """Greedy coloring, most conflicts first (Welsh & Powell 1967)."""
-    return _greedy(graph, np.argsort(-graph.degrees(), kind="stable").tolist())
+    return _greedy(graph, np.argsort(-graph.degrees(), kind="stable"))
 
 
 def smallest_last(graph: Bipartite) -> NDArray[np.int32]:
@@ -162,7 +214,7 @@ def smallest_last(graph: Bipartite) -> NDArray[np.int32]:
             if not removed[other]:
                 degrees[other] -= 1
                 heapq.heappush(heap, (degrees[other], other))
-    return _greedy(graph, reversed(last_to_first))
+    return _greedy(graph, np.array(last_to_first[::-1], np.int64))
 
 
 def dsatur(graph: Bipartite) -> NDArray[np.int32]:
@@ -218,17 +270,22 @@ def color_by_networkx(graph: Bipartite, strategy: str) -> NDArray[np.int32]:
     return colors
 
 
-def _greedy(graph: Bipartite, order: Iterable[int]) -> NDArray[np.int32]:
-    indptr, all_links, kind = graph.indptr.tolist(), graph.links.tolist(), graph.kind.tolist()
-    links = [all_links[start:stop] for start, stop in pairwise(indptr)]
+def _greedy(graph: Bipartite, order: NDArray[np.int64]) -> NDArray[np.int32]:
     held = [0] * (len(graph.link_indptr) - 1)  # bit c: the link has a vertex of color c
-    bits = [1] * graph.num_vertices
-    for vertex in order:
-        own = links[kind[vertex]]
+    bits = []
+    kinds = graph.kind[order]
+    links = graph.links.tolist()
+    for start, stop in zip(
+        graph.indptr[kinds].tolist(), graph.indptr[kinds + 1].tolist(), strict=True
+    ):
+        own = links[start:stop]
         forbidden = 0
         for link in own:
             forbidden |= held[link]
-        bits[vertex] = bit = ~forbidden & (forbidden + 1)
+        bit = ~forbidden & (forbidden + 1)
+        bits.append(bit)
         for link in own:
             held[link] |= bit
-    return np.array([bit.bit_length() - 1 for bit in bits], np.int32)
+    colors = np.empty(len(bits), np.int32)
+    colors[order] = np.fromiter(map(int.bit_length, bits), np.int32, len(bits)) - 1
+    return colors

@@ -15,7 +15,7 @@ prediction and says so. Further parts: exact RTRL step by step and chunked, memo
 of the sequence, and braintrace, which may live in another environment (``--braintrace-python``).
 
 A run that was interrupted goes on where it stopped: what it has is kept beside the results until
-all is done. The exit status is 1 where `auto` takes more than 1.5 times the best variant.
+all is done. ``--minutes`` ends it earlier: networks not begun by then have a row that says so. The exit status is 1 where `auto` takes more than 1.5 times the best variant.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -302,6 +303,10 @@ class Progress:
             if known["options"] == options:
                 self.kept = known
 
+    def has(self, part: str) -> bool:
+        """Whether the rows of a part are kept."""
+        return part in self.kept["parts"]
+
     def rows(self, part: str, make: Callable[[], list[Row]]) -> list[Row]:
         """The rows of a part: those that are kept, or those that `make` measures."""
         parts = self.kept["parts"]
@@ -317,14 +322,18 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the smallest networks only")
     parser.add_argument("--repeats", type=int, default=3, help="samples of each variant")
     parser.add_argument("--budget", type=float, default=1.0, help="most predicted seconds of a run")
-    parser.add_argument("--units", type=int, nargs="+", default=[64, 256, 1024])
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="most for networks")
+    parser.add_argument("--units", type=int, nargs="+", default=[256, 64, 1024])
     parser.add_argument("--density", type=float, nargs="+", default=[1.0, 0.25, 0.0625, 0.0156])
     parser.add_argument("--braintrace-python", default=sys.executable, metavar="PATH")
     options = parser.parse_args()
     if options.quick:
         options.units, options.density, options.budget = [64], [1.0, 0.0625], 0.2
     device = environment()["device"]
-    progress = Progress(results_path("sequence", device, ".partial.json"), vars(options))
+    measured = {"units": options.units, "density": options.density}
+    measured |= {"repeats": options.repeats, "budget": options.budget}
+    progress = Progress(results_path("sequence", device, ".partial.json"), measured)
+    end = time.monotonic() + 60 * options.minutes
     networks = [
         (kind, units, density)
         for units in options.units
@@ -333,9 +342,13 @@ def main() -> int:
     ]
     rows: list[Row] = []
     for kind, units, density in tqdm(networks):
+        part = f"{kind.__name__} {units} {density}"
+        if time.monotonic() > end and not progress.has(part):
+            note = {"units": units, "density": density, "note": "not run: the time was up"}
+            rows.append(Row(kind.__name__, "all", "s", note, value=0.0))
+            continue
         rows += progress.rows(
-            f"{kind.__name__} {units} {density}",
-            partial(one_network, kind, units, density, options.repeats, options.budget),
+            part, partial(one_network, kind, units, density, options.repeats, options.budget)
         )
         jax.clear_caches()
     rows = compare(rows, BASELINE)

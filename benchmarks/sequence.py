@@ -15,7 +15,8 @@ prediction and says so. Further parts: exact RTRL step by step and chunked, memo
 of the sequence, and braintrace, which may live in another environment (``--braintrace-python``).
 
 A run that was interrupted goes on where it stopped: what it has is kept beside the results until
-all is done. ``--minutes`` ends it earlier: networks not begun by then have a row that says so. The exit status is 1 where `auto` takes more than 1.5 times the best variant.
+all is done. ``--minutes`` ends it earlier: networks not begun by then have a row that says so. The
+exit status is 1 where `auto` takes more than 1.5 times the best variant.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Columns:
         `gather` allows pieces whose units have sources of their own.
         """
         num_groups, num_units = self.units.shape
-        order = np.zeros(self.column.shape, np.int64)
+        order: NDArray[np.int64] = np.zeros_like(self.column)
         empty: list[NDArray[np.bool_]] = []  # which columns of each piece hold zeros
         pieces: list[Piece] = []
         begin = 0
@@ -111,7 +111,7 @@ class Columns:
             sizes = np.bincount(pair, minlength=num_groups * num_units)
             most = int(sizes.max())
             if num_units == 1 and here is runs[-1][3]:  # as wide as the block
-                most = max(most, order.shape[1] - begin)
+                most = max(most, self.column.shape[1] - begin)
             rank = np.empty(len(pair), np.int64)
             rank[by_pair] = np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
             table = np.full((num_groups, num_units, most), self.num_sources, np.int64)
@@ -120,7 +120,7 @@ class Columns:
             order[group, place] = begin + slot * most + rank
             empty.append((table == self.num_sources).reshape(num_groups, num_units * most))
             begin += num_units * most
-        if order.shape[1] == begin and np.all(
+        if self.column.shape[1] == begin and np.all(
             np.where(self.inside, order == np.arange(begin), np.concatenate(empty, axis=1))
         ):
             return tuple(pieces), None

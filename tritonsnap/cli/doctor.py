@@ -19,7 +19,8 @@ from tritonsnap.tuning import Device, locate_config, shipped_directory, torch_de
 
 PACKAGES = (
     ("numpy", "everything", "numpy"),
-    ("scipy", "faster sparse products on the CPU", "scipy"),
+    ("scipy", "faster sparse products and KANs on the CPU", "scipy"),
+    ("threadpoolctl", "KANs on a CPU that does other work too", "tritonsnap[kan]"),
     ("torch", "PyTorch tensors", "tritonsnap[torch]"),
     ("triton", "kernels on a GPU", "tritonsnap[torch]"),
     ("jax", "JAX arrays", "tritonsnap[jax]"),

@@ -75,6 +75,20 @@ def test_training_ends_when_every_client_died(records, monkeypatch):
     assert isinstance(caught.value.__cause__, OSError)
 
 
+def test_one_client_and_its_servers_wait_for_no_other_thread(records, monkeypatch):
+    apply, seen = Server.apply, set()
+
+    def watched(server, message):
+        seen.add(threading.current_thread())
+        return apply(server, message)
+
+    monkeypatch.setattr(Server, "apply", watched)
+    trained(records, epochs=1, clients=1)
+    assert seen == {threading.current_thread()}
+    trained(records, epochs=1, clients=2)
+    assert len(seen) == 1 + 2  # and a thread for each server
+
+
 def test_a_server_that_dies_goes_on_from_its_last_snapshot(records, monkeypatch):
     apply, calls, restarted = Server.apply, iter(range(10**6)), []
     init = Server.__init__

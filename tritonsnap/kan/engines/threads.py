@@ -30,7 +30,7 @@ _MOST_RESTARTS = 10
 
 
 class Threads:
-    """Trains with one thread for each client and each server."""
+    """Trains with one thread for each client and each server, if there are several clients."""
 
     def __init__(self, functions: Functions, plan: Plan) -> None:
         self._plan = plan
@@ -64,7 +64,8 @@ class Round:
     """One pass over blocks.
 
     A client sends its next messages only after its last ones have been applied, so with a single
-    client every block sees all blocks before it, and equal seeds give equal bits.
+    client every block sees all blocks before it, and equal seeds give equal bits. As it and the
+    servers would only wait for each other, they all run in the calling thread then.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Round:
         self._failure: BaseException | None = None
         self._client_error: Exception | None = None
         self._living = set(range(len(computes)))
+        self._deaths = [0] * len(servers)
 
     def run(self, blocks: Iterable[Block]) -> None:
         """Train until there is no block left.
@@ -96,6 +98,16 @@ class Round:
             If every client has died, or a server dies again and again.
         """
         self._blocks = enumerate(blocks)
+        if len(self._computes) == 1:
+            self._run_client(0)
+        else:
+            self._run_threads()
+        if self._failure is not None:
+            raise self._failure
+        if self._returned:
+            raise RuntimeError("every client died") from self._client_error
+
+    def _run_threads(self) -> None:
         clients = [
             threading.Thread(
                 target=self._run_client, args=(number,), name=f"kan-client-{number}", daemon=True
@@ -124,10 +136,6 @@ class Round:
                 letters.put(None)
             for thread in servers:
                 thread.join()
-        if self._failure is not None:
-            raise self._failure
-        if self._returned:
-            raise RuntimeError("every client died") from self._client_error
 
     def _run_client(self, client: int) -> None:
         dealt_with = threading.Semaphore(0)
@@ -149,9 +157,9 @@ class Round:
                 self._meter.count_dead_client()
                 return
             sent = 0
-            for letters, message in zip(self._queues, outcome.messages, strict=True):
+            for server, message in enumerate(outcome.messages):
                 if message is not None:
-                    self._send(letters, _Letter(message, dealt_with))
+                    self._send(server, _Letter(message, dealt_with))
                     sent += 1
             for _ in range(sent):
                 dealt_with.acquire()
@@ -169,7 +177,11 @@ class Round:
                 self._fail(error)
                 return None
 
-    def _send(self, letters: queue.Queue[_Letter | None], letter: _Letter) -> None:
+    def _send(self, server: int, letter: _Letter) -> None:
+        if len(self._computes) == 1:
+            self._handle(server, letter)
+            return
+        letters = self._queues[server]
         try:
             letters.put_nowait(letter)
         except queue.Full:
@@ -177,24 +189,26 @@ class Round:
             letters.put(letter)
 
     def _run_server(self, number: int) -> None:
-        deaths = 0
         while (letter := self._queues[number].get()) is not None:
-            server = self._servers[number]
-            try:
-                self._meter.count_message(server.apply(letter.message))
-                deaths = 0
-            except FloatingPointError as error:
-                self._fail(error)
-            except Exception as error:  # the message is lost, the last snapshot is not
-                deaths += 1
-                self._meter.count_restart()
-                self._servers[number] = Server(server.snapshot, self._plan.max_staleness)
-                if deaths == _MOST_RESTARTS:
-                    failure = RuntimeError(f"server {number} died {deaths} times in a row")
-                    failure.__cause__ = error
-                    self._fail(failure)
-            finally:
-                letter.dealt_with.release()
+            self._handle(number, letter)
+
+    def _handle(self, number: int, letter: _Letter) -> None:
+        server = self._servers[number]
+        try:
+            self._meter.count_message(server.apply(letter.message))
+            self._deaths[number] = 0
+        except FloatingPointError as error:
+            self._fail(error)
+        except Exception as error:  # the message is lost, the last snapshot is not
+            self._deaths[number] += 1
+            self._meter.count_restart()
+            self._servers[number] = Server(server.snapshot, self._plan.max_staleness)
+            if self._deaths[number] == _MOST_RESTARTS:
+                failure = RuntimeError(f"server {number} died {_MOST_RESTARTS} times in a row")
+                failure.__cause__ = error
+                self._fail(failure)
+        finally:
+            letter.dealt_with.release()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error

@@ -75,18 +75,26 @@ def test_training_ends_when_every_client_died(records, monkeypatch):
     assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_one_client_and_its_servers_wait_for_no_other_thread(records, monkeypatch):
-    apply, seen = Server.apply, set()
+def test_servers_run_one_at_a_time_in_the_threads_of_clients(records, monkeypatch):
+    apply, running, seen = Server.apply, [], set()
 
     def watched(server, message):
-        seen.add(threading.current_thread())
-        return apply(server, message)
+        state = [id(server.snapshot.functions.inner)]
+        running.append(state)
+        assert sum(other == state for other in running) == 1  # nobody else writes these functions
+        time.sleep(0.001)
+        seen.add(threading.current_thread().name)
+        staleness = apply(server, message)
+        running.remove(state)
+        return staleness
 
     monkeypatch.setattr(Server, "apply", watched)
-    trained(records, epochs=1, clients=1)
-    assert seen == {threading.current_thread()}
-    trained(records, epochs=1, clients=2)
-    assert len(seen) == 1 + 2  # and a thread for each server
+    _, history = trained(records, epochs=1, clients=1)
+    assert seen == {threading.current_thread().name}
+    _, history = trained(records, epochs=2, clients=4)
+    assert history[-1].restarts == history[-1].dead_clients == 0
+    assert seen <= {threading.current_thread().name, *(f"kan-client-{n}" for n in range(4))}
+    assert len(seen) > 1
 
 
 def test_a_server_that_dies_goes_on_from_its_last_snapshot(records, monkeypatch):

@@ -1,10 +1,12 @@
-"""Clients and servers as threads of one process, with a bounded queue in front of each server.
+"""Clients as threads of one process, with a bounded queue in front of each server.
 
-NumPy releases the interpreter's lock inside its loops, where a block of records spends its time.
+A server runs in the thread of whichever client brings it a message, one at a time: a thread of its
+own would make every message wait for two switches between threads. NumPy releases the interpreter's lock inside its loops, where a block of records spends its time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -30,7 +32,7 @@ _MOST_RESTARTS = 10
 
 
 class Threads:
-    """Trains with one thread for each client and each server, if there are several clients."""
+    """Trains with one thread for each client."""
 
     def __init__(self, functions: Functions, plan: Plan) -> None:
         self._plan = plan
@@ -64,8 +66,7 @@ class Round:
     """One pass over blocks.
 
     A client sends its next messages only after its last ones have been applied, so with a single
-    client every block sees all blocks before it, and equal seeds give equal bits. As it and the
-    servers would only wait for each other, they all run in the calling thread then.
+    client every block sees all blocks before it, and equal seeds give equal bits.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Round:
     ) -> None:
         self._servers, self._shares, self._groups = servers, shares, groups
         self._plan, self._meter, self._computes = plan, meter, computes
-        self._queues: list[queue.Queue[_Letter | None]] = [queue.Queue(plan.queue) for _ in servers]
+        self._queues: list[queue.Queue[_Letter]] = [queue.Queue(plan.queue) for _ in servers]
         self._blocks: Iterator[tuple[int, Block]] = iter(())
         self._returned: deque[tuple[int, Block]] = deque()
         self._lock = threading.Lock()
@@ -88,6 +89,7 @@ class Round:
         self._client_error: Exception | None = None
         self._living = set(range(len(computes)))
         self._deaths = [0] * len(servers)
+        self._busy = [threading.Lock() for _ in servers]
 
     def run(self, blocks: Iterable[Block]) -> None:
         """Train until there is no block left.
@@ -99,7 +101,7 @@ class Round:
         """
         self._blocks = enumerate(blocks)
         if len(self._computes) == 1:
-            self._run_client(0)
+            self._run_client(0)  # with nothing to do beside it
         else:
             self._run_threads()
         if self._failure is not None:
@@ -114,13 +116,7 @@ class Round:
             )
             for number in sorted(self._living)
         ]
-        servers = [
-            threading.Thread(
-                target=self._run_server, args=(number,), name=f"kan-server-{number}", daemon=True
-            )
-            for number in range(len(self._servers))
-        ]
-        for thread in (*servers, *clients):
+        for thread in clients:
             thread.start()
         try:
             for thread in clients:
@@ -131,10 +127,6 @@ class Round:
         finally:
             self._stopped.set()
             for thread in clients:
-                thread.join()
-            for letters in self._queues:
-                letters.put(None)
-            for thread in servers:
                 thread.join()
 
     def _run_client(self, client: int) -> None:
@@ -178,19 +170,24 @@ class Round:
                 return None
 
     def _send(self, server: int, letter: _Letter) -> None:
-        if len(self._computes) == 1:
-            self._handle(server, letter)
-            return
         letters = self._queues[server]
         try:
             letters.put_nowait(letter)
         except queue.Full:
             self._meter.count_full_queue()
             letters.put(letter)
+        self._serve(server)
 
-    def _run_server(self, number: int) -> None:
-        while (letter := self._queues[number].get()) is not None:
-            self._handle(number, letter)
+    def _serve(self, server: int) -> None:
+        """Handle what waits for a server, unless another thread does; it then sees this letter."""
+        letters, busy = self._queues[server], self._busy[server]
+        while not letters.empty() and busy.acquire(blocking=False):
+            try:
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        self._handle(server, letters.get_nowait())
+            finally:
+                busy.release()
 
     def _handle(self, number: int, letter: _Letter) -> None:
         server = self._servers[number]

@@ -1,7 +1,8 @@
 """Clients as threads of one process, with a bounded queue in front of each server.
 
 A server runs in the thread of whichever client brings it a message, one at a time: a thread of its
-own would make every message wait for two switches between threads. NumPy releases the interpreter's lock inside its loops, where a block of records spends its time.
+own would make every message wait for two switches between threads. NumPy releases the
+interpreter's lock inside its loops, where a block of records spends its time.
 """
 
 from __future__ import annotations

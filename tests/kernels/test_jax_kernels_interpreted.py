@@ -14,6 +14,7 @@ from tritonsnap.jax import (  # noqa: E402
     coo_to_csr,
     gather_compressed,
     influence_gradient,
+    influence_step,
     influence_update,
     lower_for,
     make_jacobian_projection,
@@ -25,8 +26,14 @@ from tritonsnap.ops.jax_launch import kernel_call  # noqa: E402
 from tritonsnap.ops.masked_dsmm.jax import bind_product  # noqa: E402
 from tritonsnap.ops.primitive import PlanPrimitive  # noqa: E402
 from tritonsnap.plan import DsmmPlan, Regime  # noqa: E402
+from tritonsnap.plan.compressed import Compressed, CompressedStructure  # noqa: E402
 from tritonsnap.plan.factors import Factors, FactorStructure  # noqa: E402
-from tritonsnap.sparsity import SparsityPattern, snap_pattern  # noqa: E402
+from tritonsnap.sparsity import (  # noqa: E402
+    Compression,
+    Projection,
+    SparsityPattern,
+    snap_pattern,
+)
 from tritonsnap.tuning import TARGETS  # noqa: E402
 
 BATCH = 3
@@ -136,6 +143,52 @@ def test_update(order: int, regime: Regime | None, launched: list[str]) -> None:
     close(found, mask.values_of(product + added))
     if regime == Regime.DENSE:
         assert set(launched) >= {"walk_product", "group_product_16"}
+
+
+def compressed(structure: FactorStructure) -> tuple[Compressed, np.ndarray]:
+    """A compressed immediate Jacobian with the pattern of factors, and it dense."""
+    plan = structure.plan
+    columns = np.arange(plan.mask.shape[1])
+    pattern = SparsityPattern.from_coo(structure.unit, columns, plan.mask.shape)
+    projection = Projection.of(Compression.of(pattern, mode="row"))
+    values = draw(BATCH, projection.compression.num_passes, len(columns))
+    dense = np.asarray(values)[:, projection.row_colors] * pattern.to_dense()
+    return Compressed(values, CompressedStructure(plan, projection)), dense
+
+
+@every_plan
+def test_update_with_a_compressed_jacobian(
+    order: int, regime: Regime | None, launched: list[str]
+) -> None:
+    plan, structure = network(order, regime)
+    immediate, added = compressed(structure)
+    d, j, scale = draw(plan.dynamics.nnz), draw(BATCH, plan.mask.nnz), draw(UNITS)
+    product = np.asarray(scale)[:, None] * plan.dynamics.to_dense(np.asarray(d))
+    product = product @ plan.mask.to_dense(np.asarray(j))
+    found = influence_update(d, j, immediate, plan, row_scale=scale)
+    close(found, plan.mask.values_of(product + added))
+    assert len(launched) == (2 if regime == Regime.DENSE else 1)
+
+
+@pytest.mark.parametrize("kind", ["factors", "compressed"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_step_of_snap1(kind: str, packed: bool, launched: list[str]) -> None:
+    plan, structure = network(1, None)
+    d, j = draw(BATCH, plan.dynamics.nnz), draw(BATCH, plan.mask.nnz)
+    delta, scale = draw(UNITS), draw(BATCH, UNITS)
+    immediate: Any = Factors(draw(BATCH, 2, UNITS), draw(5), structure)
+    if kind == "compressed":
+        immediate, _ = compressed(structure)
+    given = plan.pack(j) if packed else j
+    found, gradient = influence_step(
+        d, given, immediate, delta, plan, row_scale=scale, packed=packed
+    )
+    assert launched == ["snap1_step"]
+    expected = influence_update(d, j, immediate, plan, row_scale=scale)
+    close(found[0][..., : plan.mask.nnz] if packed else found, np.asarray(expected))
+    dense = plan.mask.to_dense(np.asarray(expected))
+    summed = np.einsum("s,bsp->p", np.asarray(delta), dense)
+    close(gradient[0] if packed else gradient, summed)
 
 
 @every_plan

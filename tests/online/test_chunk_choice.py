@@ -6,6 +6,7 @@ import pytest
 
 from tritonsnap import GRU, RNN, RTRL, SnAp
 from tritonsnap.online import chunk_choice
+from tritonsnap.online.chunk_structure import Gathered, Walked
 from tritonsnap.plan.cost import TARGETS
 
 
@@ -35,11 +36,18 @@ def test_a_chunk_is_shorter_than_its_sequence(length: int) -> None:
         assert 8 <= chunking.steps < length
 
 
-def test_thin_weights_are_stepped_and_the_other_blocks_chunked() -> None:
+def test_elementwise_blocks_go_together() -> None:
     chunking = found(SnAp(GRU(inputs=64, hidden=512, density=0.004, seed=1), 1))
     assert chunking is not None
-    assert chunking.elementwise
-    assert chunking.stepped is not None
+    assert len(chunking.elementwise) > 1
+    assert chunking.stepped is None
+
+
+def test_adjoints_are_walked_where_dynamics_are_thin_and_groups_large() -> None:
+    for density, way in ((1.0, Gathered), (0.05, Walked)):
+        chunking = found(RTRL(RNN(inputs=8, hidden=256, density=density, seed=1)))
+        assert chunking is not None
+        assert {type(one.way) for one in chunking.groups} == {way}
 
 
 def test_costs_decide(monkeypatch) -> None:

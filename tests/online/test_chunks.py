@@ -123,7 +123,7 @@ def test_some_blocks_are_chunked_and_the_others_stepped(like) -> None:
     whole = learner.chunking(3, given.xs)
     assert whole.elementwise
     assert whole.groups
-    for blocks in (whole.elementwise, whole.groups):
+    for blocks in (whole.elementwise, whole.merged):
         chosen = {one.number: packing.blocks[one.number].regime for one in blocks}
         part = Chunking.build(3, learner.structure, learner.dynamics, packing, chosen)
         assert part.stepped is not None

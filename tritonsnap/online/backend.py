@@ -92,9 +92,13 @@ def reset_rows(values: Any, reset: Any) -> Any:
     """Values [batch, ...] with the rows in `reset` [batch] zeroed, NaN or not."""
     if reset is None:
         return values
+    return zero_where(reset.reshape(-1, *(1,) * (values.ndim - 1)), values)
+
+
+def zero_where(condition: Any, values: Any) -> Any:
+    """Values with zeros where a condition holds, NaN or not."""
     xp = namespace_of(values)
-    rows = reset.reshape(-1, *(1,) * (values.ndim - 1))
-    return xp.where(rows, xp.zeros_like(values), values)
+    return xp.where(condition, xp.zeros_like(values), values)
 
 
 def index_like(values: Any, index: Any) -> Any:

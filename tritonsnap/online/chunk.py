@@ -16,12 +16,12 @@ Continually Running Networks", Neural Computation 4(2), 1992: the same for exact
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.backend import (
-    add_to_first,
     differentiate_loss,
     index_like,
     matmul,
@@ -34,9 +34,10 @@ from tritonsnap.online.backend import (
 )
 from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Linearization, Params
-from tritonsnap.online.chunk_structure import Chunking, Elementwise, Groups, Piece
+from tritonsnap.online.chunk_adjoint import AdjointWeights, Path, along_groups, prepare_adjoint
+from tritonsnap.online.chunk_structure import Chunking, Elementwise, Groups, Merged, Piece
 from tritonsnap.online.trees import map_tree
-from tritonsnap.ops import influence_gradient, masked_dsmm
+from tritonsnap.ops import influence_gradient
 
 if TYPE_CHECKING:
     from tritonsnap.online.snap import SnAp, SnApPrepared
@@ -49,7 +50,7 @@ class Prepared(NamedTuple):
 
     steps: SnApPrepared
     diagonal: tuple[Any, ...]
-    adjoint: tuple[Any, ...]
+    adjoint: AdjointWeights
 
 
 class Stretch(NamedTuple):
@@ -133,17 +134,12 @@ def run_chunks(
 
 
 def _prepare(learner: SnAp, chunking: Chunking, params: Params) -> Prepared:
-    diagonal, adjoint = chunking.diagonal, chunking.adjoint_dynamics
+    diagonal = chunking.diagonal
     return Prepared(
         learner.prepare(params),
         () if diagonal is None else diagonal.prepare(params, False),
-        () if adjoint is None else adjoint.prepare(params, _wants_dense(chunking, params)),
+        prepare_adjoint(chunking, learner.dynamics, params),
     )
-
-
-def _wants_dense(chunking: Chunking, params: Params) -> bool:
-    assert chunking.adjoint is not None
-    return chunking.adjoint.packing_for(*params.values()).wants_dense
 
 
 def _chunk(
@@ -187,11 +183,17 @@ def _chunk(
     elif chunking.own_row is not None:
         rows.append(xp.zeros_like(linear.state))
     if chunking.groups:
-        emitted, start = _along_groups(chunking, ready, stretch)
-        for group, path, first in zip(chunking.groups, emitted, start, strict=True):
-            at = group.number
-            influence[at], columns[at] = _groups(group, influence[at], stretch, path, first)
-            rows.append(path[..., 0])
+        paths = along_groups(chunking, learner.dynamics, ready.adjoint, stretch)
+        joined = {one.numbers: _joined(one, influence) for one in chunking.groups}
+        parts: dict[int, list[tuple[Any, Any]]] = {}
+        for group, path in zip(chunking.groups, paths, strict=True):
+            found = _groups(group, joined[group.numbers], stretch, path)
+            for number in group.numbers:
+                parts.setdefault(number, []).append(found)
+            rows.append(path.emitted[..., 0])
+        for merged in chunking.merged:
+            at = merged.number
+            influence[at], columns[at] = _merge(merged, parts[at], influence[at], columns[at])
     if chunking.stepped is not None:
         _step_others(learner, chunking, ready, stretch, influence, columns)
     adjoint = rows[0]
@@ -253,77 +255,35 @@ def _elementwise(
     return stretch.without_resets(rows(start[1])[..., None] * influence) + new, columns
 
 
-def _along_groups(
-    chunking: Chunking, ready: Prepared, stretch: Stretch
-) -> tuple[list[Any], list[Any]]:
-    """Carry the adjoints of all groups back through the chunk.
-
-    Returns
-    -------
-    path
-        For each block [K, batch, G * parts * U, W]: the rows of each group's own units.
-    start
-        For each block [batch, R, W]: all rows, before the first step.
-    """
-    assert chunking.adjoint is not None
-    assert chunking.adjoint_dynamics is not None
-    adjoint, dynamics = chunking.adjoint, chunking.adjoint_dynamics
-    xp = namespace_of(stretch.delta)
-    packing = adjoint.packing_for(stretch.delta)
-    dense = packing.wants_dense
-    batch = stretch.delta.shape[1]
-    shapes = packing.shapes("x")
-
-    def end(one: Groups, shape: tuple[int, ...]) -> Any:
-        place = index_like(stretch.delta, one.place)[:, None]
-        identity = xp.arange(shape[-1])[None, :] == place + 1
-        values = xp.astype(identity, stretch.delta.dtype).reshape(shape)
-        return xp.broadcast_to(values, (batch, *shape)) + xp.zeros((batch, *(1,) * len(shape)))
-
-    def back(blocks: Blocks, inputs: Any) -> tuple[Blocks, tuple[Any, ...]]:
-        gains, own, delta, reset = inputs
-        with_delta, emitted = [], []
-        for one, block, shape in zip(chunking.groups, blocks, shapes, strict=True):
-            rows = take_or_zero(delta, one.row).reshape(batch, *shape[:-1])
-            block = add_to_first(block, rows)
-            with_delta.append(block)
-            flat = block.reshape(batch, -1, shape[-1])
-            if one.unit_row is not None:
-                flat = take_or_zero(flat, one.unit_row.reshape(-1), axis=-2)
-            emitted.append(flat)
-        d = dynamics.multiplied(ready.adjoint, Linearization(delta, gains, own, None), dense)
-        d = xp.swapaxes(d, -1, -2) if dense else d
-        before = masked_dsmm(d, tuple(with_delta), adjoint, form="dense" if dense else "values")
-        return tuple(reset_rows(one, reset) for one in before), tuple(emitted)
-
-    ends = tuple(end(one, shape) for one, shape in zip(chunking.groups, shapes, strict=True))
-    linear = stretch.linear
-    inputs = (linear.gains, linear.own, stretch.delta, stretch.resets)
-    blocks, path = scan(back, ends, inputs, reverse=True)
-    start = [
-        block.reshape(batch, -1, shape[-1]) for block, shape in zip(blocks, shapes, strict=True)
-    ]
-    return list(path), start
+def _joined(one: Groups, influence: Sequence[Any]) -> Any:
+    """[batch, rows, C]: the rows of all blocks that groups are from, one behind the other."""
+    width = one.shape[-1]
+    found = []
+    for number in one.numbers:
+        block = influence[number]
+        xp = namespace_of(block)
+        block = block.reshape(block.shape[0], -1, block.shape[-1])
+        missing = width - block.shape[-1]
+        if missing:
+            zeros = xp.zeros((*block.shape[:-1], missing), dtype=block.dtype)
+            block = xp.concat([block, zeros], axis=-1)
+        found.append(block)
+    return found[0] if len(found) == 1 else xp.concat(found, axis=1)
 
 
-def _groups(
-    one: Groups, influence: Any, stretch: Stretch, path: Any, start: Any
-) -> tuple[Any, Any]:
-    """The new influence of a block of groups, and lambda_0^T J_0 [G, C] over the batch."""
+def _groups(one: Groups, influence: Any, stretch: Stretch, path: Path) -> tuple[Any, Any]:
+    """The rows [batch, G * S, C] of the new influence, and lambda_0^T J_0 [G, C] over the batch."""
     xp = namespace_of(influence)
     num_groups, size, num_units, width = one.shape
-    steps, batch = path.shape[:2]
-    if one.adjoint_rows is not None:
-        start = take_or_zero(start, one.adjoint_rows.reshape(-1), axis=-2)
-    start = start.reshape(batch, num_groups, size, start.shape[-1])
+    steps, batch = path.emitted.shape[:2]
     if one.influence_rows is not None:
         influence = take_or_zero(influence, one.influence_rows.reshape(-1), axis=-2)
-        influence = influence.reshape(batch, num_groups, size, width)
-    carried = matmul(xp.swapaxes(start, -1, -2), influence)  # [batch, G, 1 + S, C]
+    influence = influence.reshape(batch, num_groups, size, width)
+    carried = matmul(xp.swapaxes(path.start, -1, -2), influence)  # [batch, G, 1 + S, C]
     columns = sum_batch(carried[..., 0, :])
     parts = one.gain_row.shape[1]
-    path = path[..., 1:].reshape(steps, batch, num_groups, parts, num_units, size)
-    path = stretch.at_the_end(path)
+    phi = path.emitted[..., 1:].reshape(steps, batch, num_groups, parts, num_units, size)
+    phi = stretch.at_the_end(phi)
     products: dict[int, Any] = {}
     pieces = []
     for piece in one.pieces:
@@ -331,29 +291,46 @@ def _groups(
             gain = stretch.at_the_end(
                 take(stretch.linear.gains[..., piece.target, :], one.gain_row)
             )
-            terms = path * gain[..., None]
-            products[piece.target] = terms[:, :, :, 0] if parts == 1 else terms.sum(axis=3)
+            terms = phi * gain[..., None]
+            terms = terms[:, :, :, 0] if parts == 1 else terms.sum(axis=3)
+            products[piece.target] = xp.moveaxis(terms, 0, -1)  # [batch, G, U, S, K]
         pieces.append(_product_over_time(products[piece.target], piece, stretch))
     new = pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=-1)
     if one.order is not None:
         new = _reordered(new, one.order)
     new = new + stretch.without_resets(carried[..., 1:, :])
-    if one.packed_rows is not None:
-        new = take(new.reshape(batch, num_groups * size, width), one.packed_rows, axis=-2)
-    return new, columns
+    return new.reshape(batch, num_groups * size, width), columns
+
+
+def _merge(
+    merged: Merged, parts: list[tuple[Any, Any]], influence: Any, columns: Any
+) -> tuple[Any, Any]:
+    """A block of the influence, and one value for each of its columns, of those of its groups."""
+    xp = namespace_of(influence)
+    rows, groups = (
+        found[0] if len(found) == 1 else xp.concat(found, axis=-2)
+        for found in (list(one) for one in zip(*parts, strict=True))
+    )
+    if merged.rows is not None:
+        rows = take_or_zero(rows, merged.rows, axis=-2)
+    if merged.groups is not None:
+        groups = take(groups, merged.groups, axis=-2)
+    width = influence.shape[-1]
+    return rows[..., :width].reshape(influence.shape), groups[..., :width].reshape(columns.shape)
 
 
 def _product_over_time(weight: Any, piece: Piece, stretch: Stretch) -> Any:
-    """[batch, G, S, U * count]: the sum over time of `weight` [K, batch, G, U, S] times sources."""
+    """[batch, G, S, U * count]: the sum over time of `weight` [batch, G, U, S, K] times sources."""
     xp = namespace_of(weight)
-    steps, batch, num_groups, num_units, size = weight.shape
+    batch, num_groups, num_units, size, steps = weight.shape
     if piece.source is None:
-        together = xp.swapaxes(weight, 3, 4).reshape(steps, batch, num_groups * size * num_units)
-        product = product_over_time(together, _shared_sources(stretch, piece))
-        return product.reshape(batch, num_groups, size, num_units * piece.count)
-    sources = take_or_zero(stretch.at_the_end(stretch.linear.sources), piece.source)
-    sources = xp.permute_dims(sources, (1, 2, 3, 0, 4))  # [batch, G, U, K, count]
-    product = matmul(xp.permute_dims(weight, (1, 2, 3, 4, 0)), sources)
+        shared = xp.moveaxis(_shared_sources(stretch, piece), 0, 1)  # [batch, K, count]
+        product = matmul(weight.reshape(batch, num_groups * num_units * size, steps), shared)
+        product = product.reshape(batch, num_groups, num_units, size, piece.count)
+    else:
+        sources = xp.permute_dims(stretch.at_the_end(stretch.linear.sources), (1, 2, 0))
+        sources = take_or_zero(sources, piece.source, axis=-2)  # [batch, G, U, count, K]
+        product = matmul(weight, xp.swapaxes(sources, -1, -2))
     product = xp.swapaxes(product, 2, 3)  # [batch, G, S, U, count]
     return product.reshape(batch, num_groups, size, num_units * piece.count)
 

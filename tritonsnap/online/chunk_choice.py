@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tritonsnap.online.chunk_structure import Chunking, Columns, adjoint_plan, can_chunk
+from tritonsnap.online.chunk_structure import (
+    BlockRows,
+    Chunking,
+    Columns,
+    adjoint_plan,
+    can_chunk,
+    gathered_step,
+    split_by_rows,
+)
 from tritonsnap.online.dynamics import DynamicsStructure
 from tritonsnap.plan.blocks import ElementwiseBlock, Regime, WalkBlock
 from tritonsnap.plan.calibration import calibrated_target
@@ -51,7 +59,9 @@ class BlockCost:
     kept: int
 
     def chunked(self, steps: int) -> float:
-        """A step of a chunk of so many."""
+        """A step of a chunk of so many; infinite where it cannot be chunked."""
+        if self.regime is None:
+            return math.inf
         return self.chunk_step + self.chunk / steps
 
 
@@ -112,15 +122,28 @@ def _cheapest(
     for steps in sorted({_even(length, steps) for steps in _STEPS}):
         chosen: dict[int, Regime] = {}
         total, kept = 0.0, 0
-        for number, cost in enumerate(costs):
-            stepping, chunked = batch * cost.stepping, batch * cost.chunked(steps)
-            if cost.regime is not None and chunked < stepping:
-                chosen[number] = cost.regime
-                kept += cost.kept * batch * steps
-            total += min(stepping, chunked) + overhead
+        for numbers in _together(costs):
+            stepping = batch * sum(costs[number].stepping for number in numbers)
+            chunked = batch * sum(costs[number].chunked(steps) for number in numbers)
+            for number in numbers if chunked < stepping else ():
+                regime = costs[number].regime
+                assert regime is not None
+                chosen[number] = regime
+                kept += costs[number].kept * batch * steps
+            total += min(stepping, chunked) + len(numbers) * overhead
         if kept <= max(_SMALL, values) and steps >= _LEAST_STEPS and total < 0.97 * best[0]:
             best = (total, steps, chosen)
     return best[1], best[2]
+
+
+def _together(costs: list[BlockCost]) -> list[list[int]]:
+    """Blocks that are chunked together or not at all.
+
+    All elementwise ones are: to step one of them beside the others costs more than its values.
+    """
+    elementwise = [n for n, cost in enumerate(costs) if cost.regime == Regime.ELEMENTWISE]
+    others = [[n] for n, cost in enumerate(costs) if cost.regime != Regime.ELEMENTWISE]
+    return [elementwise, *others] if elementwise else others
 
 
 def _even(length: int, steps: int) -> int:
@@ -141,7 +164,7 @@ def _block_cost(
     stepping = float(product) + 2 * price.element * values
     if not can_chunk(structure, block):
         return BlockCost(None, stepping, 0.0, 0.0, values, 0)
-    columns = Columns(structure, dynamics.cell, block)
+    columns = Columns(structure, dynamics.cell, block.columns.index(np))
     num_groups, num_units = columns.units.shape
     width = block.columns.width
     if isinstance(block, ElementwiseBlock):
@@ -155,26 +178,39 @@ def _block_cost(
             values=values,
             kept=4 * num_groups,
         )
-    adjoint = adjoint_plan(packing, [number])
-    adjoint_packing = adjoint.packing(packing.target.name)
-    regime = adjoint_packing.blocks[0].regime
-    rows = int(np.prod(adjoint_packing.shapes("x")[0][:-1]))
-    size = adjoint_packing.shapes("x")[0][-1]
-    pieces, order = columns.pieces(gather=size > 8)
-    emitted = num_groups * num_units * len(dynamics.cell.parts) * size
+    walks = adjoint_plan(packing, [number]).packing(packing.target.name)
+    walk = float(walks.costs.by_regime[Regime.WALK].sum())
+    if not price.by_row:  # classes of rows are put together, and taken in the order of the block
+        walk += 2 * price.element * float(np.prod(walks.shapes("x")[0]))
+    sizes = BlockRows.of(block, dynamics.cell.rows).sizes
+    terms = dynamics.num_terms
+    gathered, largest = 0.0, np.empty(len(sizes), np.int64)
+    for members in split_by_rows(sizes, terms, price):
+        largest[members] = sizes[members].max()
+        gathered += len(members) * gathered_step(int(sizes[members].max()), terms, price)
+    shared = terms == 1  # the whole batch by one product
+    products = len(sizes) * price.product
+    regime = Regime.DENSE if gathered + (0 if shared else products) <= walk else Regime.WALK
+    if regime == Regime.WALK:
+        largest[:] = sizes.max()
+    rows = 1 + largest
+    pieces, order = columns.pieces(gather=True)
+    emitted = int(rows.sum()) * num_units * len(dynamics.cell.parts)
     targets = len({piece.target for piece in pieces})
-    entries = num_groups * num_units * sum(piece.count for piece in pieces)
-    gathered = sum(piece.count for piece in pieces if piece.source is not None)
+    count = sum(piece.count for piece in pieces)
+    gathered_sources = sum(piece.count for piece in pieces if piece.source is not None)
     moved = (order is not None) + 2 * isinstance(block, WalkBlock)
     return BlockCost(
         regime,
         stepping,
-        chunk_step=float(adjoint_packing.costs.by_regime[regime].sum())
-        + price.element * (rows * size + emitted * (2 + 2 * targets))
-        + price.multiply_add * entries * (size + 1)
-        + price.gather * num_groups * num_units * gathered,
-        chunk=num_groups * (price.product + price.multiply_add * size**2 * width)
-        + values * (4 * price.element + moved * price.gather),
+        chunk_step=(walk if regime == Regime.WALK else gathered)
+        + (0 if shared or regime == Regime.WALK else products)
+        + price.element * emitted * (2 + 2 * targets)
+        + price.multiply_add * num_units * count * float(rows.sum())
+        + price.element * num_groups * num_units * gathered_sources,
+        chunk=num_groups * price.product
+        + price.multiply_add * width * float((largest * rows).sum())
+        + values * (4 * price.element + moved * price.element),
         values=values,
         kept=emitted,
     )

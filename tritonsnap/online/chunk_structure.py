@@ -2,8 +2,9 @@
 
 A block of the influence is chunked in one of two ways. An elementwise block only needs the running
 products of D's diagonal. Any other is followed backwards by its *adjoint*: for each group a matrix
-``[lambda | Phi^T]`` [S, 1 + S], which is carried back by ``D_t[S, S]^T``. That is the update of an
-influence too, with 1 + S columns in place of C, so the plan of another `DsmmPlan` does it.
+``[lambda | Phi^T]`` [S, 1 + S], which is carried back by ``D_t[S, S]^T``: by dense products with
+weights that were gathered once for all chunks, or, where D is thin, by walks. The latter is the
+update of an influence too, with 1 + S columns in place of C, so another `DsmmPlan` does it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tritonsnap.online.dynamics import DynamicsStructure
 from tritonsnap.plan.blocks import Block, ElementwiseBlock, Regime, WalkBlock
 from tritonsnap.plan.calibration import calibrated_target
 from tritonsnap.plan.compact import compact
-from tritonsnap.plan.cost import group_costs
+from tritonsnap.plan.cost import Target, group_costs, partition
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.packing import Packing
@@ -28,6 +29,12 @@ from tritonsnap.plan.packing import Packing
 _GATHERED, _LEAST_ROWS = 4, 8
 """Sources are gathered for each unit where it has fewer than one in so many of them, and groups
 have so many rows that this is little beside their influence."""
+
+_WIDER = 1.25
+"""Blocks are seen as one if the widest has at most so many times the columns of any other."""
+
+_MOST_PARTS = 3
+"""Parts of a block whose adjoints are carried back by dense products."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,47 +77,89 @@ class Elementwise:
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
-    """A block with groups of several rows, and how its adjoint lies in memory.
+class Gathered:
+    """An adjoint carried back by dense products.
 
-    The adjoint has R rows: ``G * S`` where the adjoint's block is dense, else those of all groups.
+    Attributes
+    ----------
+    support : [G, S]
+        The rows of each group, those of its own units first; one past the last at padding.
+    """
+
+    support: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Walked:
+    """An adjoint carried back by walks: R rows, those of one group behind those of another.
+
+    Attributes
+    ----------
+    row : [R]
+        The row of the state.
+    place : [R]
+        Which row of its group it is.
+    rows : [G, S] or None
+        Where the rows of each group lie, R at padding; None if they are in order.
+    """
+
+    row: Any
+    place: Any
+    rows: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Some groups of a block, with several rows each, and how their adjoint lies in memory.
+
+    Attributes
+    ----------
+    numbers
+        Which blocks of the packing they are from.
+    shape
+        (G, S, U, C): groups, rows and units in each at most, columns.
+    pieces, order
+        As in `Elementwise`.
+    way
+        How the adjoint is carried back.
+    unit_row : [G, parts, U] or None
+        The row of the adjoint that each part of each unit is; one past the last where there is
+        none; None if they are the first of each group.
+    gain_row : [G, parts, U]
+        The row of the state that it is.
+    influence_rows : [G, S] or None
+        Where the rows of each group lie in the blocks, one behind the other, and one past the last
+        at padding; None if they are all, in order.
+    """
+
+    numbers: tuple[int, ...]
+    shape: tuple[int, int, int, int]
+    pieces: tuple[Piece, ...]
+    order: Any
+    way: Gathered | Walked
+    unit_row: Any
+    gain_row: Any
+    influence_rows: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """How a block is put together of `Groups`.
 
     Attributes
     ----------
     number
         Which block of the packing it is.
-    shape
-        (G, S, U, C): groups, rows and units in each at most, columns.
-    pieces, order
-        As in `Elementwise`.
-    row : [R]
-        The row of the state; one past the last at padding.
-    place : [R]
-        Which row of its group it is.
-    unit_row : [G, parts, U] or None
-        The row of the adjoint that each part of each unit is; R where the group lacks it; None if
-        they are all rows, in order.
-    gain_row : [G, parts, U]
-        The row of the state that it is.
-    adjoint_rows : [G, S] or None
-        Where the rows of each group lie in the adjoint, R at padding; None if they are in order.
-    influence_rows : [G, S] or None
-        The same for the rows of the influence.
-    packed_rows : [N] or None
-        Where the rows of the influence lie among ``G * S``.
+    rows : [N] or None
+        Where its rows lie among those of all `Groups` of the same blocks, one past the last at
+        padding; None if it is all of them, in order.
+    groups : [G] or None
+        The same for its groups.
     """
 
     number: int
-    shape: tuple[int, int, int, int]
-    pieces: tuple[Piece, ...]
-    order: Any
-    row: Any
-    place: Any
-    unit_row: Any
-    gain_row: Any
-    adjoint_rows: Any
-    influence_rows: Any
-    packed_rows: Any
+    rows: Any
+    groups: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +171,9 @@ class Chunking:
     steps
         Steps in a chunk.
     elementwise, groups
-        The chunked blocks.
+        The chunked blocks, those with groups of several rows in parts.
+    merged
+        How the latter are put together again.
     stepped
         The other blocks, as a structure of their own with a plan of their own; None if there are
         none.
@@ -133,7 +184,7 @@ class Chunking:
     diagonal_place : [rows] or None
         Where each row's entry is in `diagonal`, one past the last if it has none; None if in order.
     adjoint
-        The plan of the adjoints of `groups`, one block each; None without groups.
+        The plan of the adjoints that are walked, one block each; None if there are none.
     adjoint_dynamics
         The transposed dynamics, in the order of `adjoint`.
     own_row : [1 or targets, rows] or None
@@ -149,6 +200,7 @@ class Chunking:
     steps: int
     elementwise: tuple[Elementwise, ...]
     groups: tuple[Groups, ...]
+    merged: tuple[Merged, ...]
     stepped: FactorStructure | None
     stepped_numbers: tuple[int, ...]
     diagonal: DynamicsStructure | None
@@ -174,21 +226,39 @@ class Chunking:
         for number in sorted(chosen):
             block = packing.blocks[number]
             if isinstance(block, ElementwiseBlock):
-                columns = Columns(structure, cell, block)
+                columns = Columns(structure, cell, block.columns.index(np))
                 elementwise.append(Elementwise(number, *columns.pieces(gather=False)))
             else:
                 several.append(number)
-        adjoint, adjoint_dynamics, groups = None, None, []
-        if several:
-            adjoint = adjoint_plan(packing, several, chosen)
+        walked = [number for number in several if chosen[number] == Regime.WALK]
+        adjoint, adjoint_dynamics, walks = None, None, iter(())
+        if walked:
+            adjoint = adjoint_plan(packing, walked)
             adjoint_dynamics = _entries_of(
                 dynamics, packing, adjoint.dynamics.cols, adjoint.dynamics.rows
             )
-            adjoint_packing = adjoint.packing(packing.target.name)
-            groups = [
-                _groups(number, structure, cell, packing.blocks[number], block)
-                for number, block in zip(several, adjoint_packing.blocks, strict=True)
+            walks = iter(adjoint.packing(packing.target.name).blocks)
+        price = calibrated_target(packing.target.name)
+        groups: list[Groups] = []
+        merged: list[Merged] = []
+        owners: list[Columns] = []
+        others = [number for number in several if number not in walked]
+        for numbers in [(number,) for number in walked] + _joined(packing, others):
+            rows = BlockRows.joined([packing.blocks[n] for n in numbers], cell.rows)
+            columns = _joined_columns([packing.blocks[n] for n in numbers])
+            walk, members = None, [np.arange(len(rows.sizes))]
+            if numbers[0] in walked:
+                walk = next(walks)
+            else:
+                members = split_by_rows(rows.sizes, dynamics.num_terms, price)
+            own = [Columns(structure, cell, columns[some]) for some in members]
+            parts = [
+                _groups(numbers, one, cell, rows.take(some), walk)
+                for one, some in zip(own, members, strict=True)
             ]
+            owners += own
+            groups += [part for part, _ in parts]
+            merged += _merged(packing, numbers, [part for _, part in parts], members)
         diagonal, diagonal_place = None, None
         if elementwise:
             diagonal, diagonal_place = _diagonal(dynamics, packing)
@@ -197,14 +267,16 @@ class Chunking:
             steps=steps,
             elementwise=tuple(elementwise),
             groups=tuple(groups),
+            merged=tuple(merged),
             stepped=_only(structure, packing, rest) if rest else None,
             stepped_numbers=rest,
             diagonal=diagonal,
             diagonal_place=diagonal_place,
             adjoint=adjoint,
             adjoint_dynamics=adjoint_dynamics,
-            own_row=_own_rows(structure, cell, packing, elementwise, groups),
-            digest=f"{structure.digest} {packing.digest} {steps} {sorted(chosen.items())}",
+            own_row=_own_rows(structure, cell, packing, elementwise, groups, owners),
+            digest=f"{structure.digest} {packing.digest} {steps} {sorted(chosen.items())} "
+            f"{[group.shape for group in groups]}",
         )
 
 
@@ -212,17 +284,22 @@ def can_chunk(structure: FactorStructure, block: Block) -> bool:
     """Whether a block can be chunked: an elementwise one must feed one preactivation a group."""
     if not isinstance(block, ElementwiseBlock):
         return True
-    columns = Columns(structure, None, block)
+    columns = Columns(structure, None, block.columns.index(np))
     unit = block.mask_row.astype(np.int64) % structure.num_units
     return bool(np.all((columns.unit == unit[:, None]) | ~columns.inside))
 
 
 class Columns:
-    """The columns of a block by map, group and unit."""
+    """The columns [G, C] of some groups by map, group and unit."""
 
-    def __init__(self, structure: FactorStructure, cell: Cell | None, block: Block) -> None:
+    def __init__(
+        self,
+        structure: FactorStructure,
+        cell: Cell | None,
+        column: NDArray[np.int64],
+    ) -> None:
         self.cell = cell
-        self.column = block.columns.index(np)
+        self.column = column
         self.inside = self.column < structure.plan.mask.shape[1]
         safe = np.where(self.inside, self.column, self.column[:, :1])
         self.unit = structure.unit[safe].astype(np.int64)
@@ -233,6 +310,7 @@ class Columns:
         units = [
             np.unique(unit[inside]) for unit, inside in zip(self.unit, self.inside, strict=True)
         ]
+        self.num_units = np.array([len(u) for u in units])
         self.units = np.stack(
             [np.pad(u, (0, max(map(len, units)) - len(u)), constant_values=u[0]) for u in units]
         )
@@ -245,24 +323,16 @@ class Columns:
 
         `gather` allows pieces whose units have sources of their own.
         """
-        assert self.cell is not None
         num_groups, num_units = self.units.shape
         order = np.zeros(self.column.shape, np.int64)
+        empty: list[NDArray[np.bool_]] = []  # which columns of each piece hold zeros
         pieces: list[Piece] = []
-        begin, first_column = 0, 0
-        for linear in self.cell.maps:
-            last_column = first_column + linear.num_parameters
-            here = self.inside & (self.column >= first_column) & (self.column < last_column)
-            first_column = last_column
-            if not here.any():
-                continue
-            target = self.cell.targets.index(linear.target)
-            first, count = self.cell.sources[linear.source]
+        begin = 0
+        runs = self._runs(gather)
+        for target, first, count, here, gathered in runs:
             group, place = np.nonzero(here)
             slot, source = self.slot[group, place], self.source[group, place]
-            pair = group * num_units + slot
-            most = int(np.bincount(pair).max())
-            if not gather or most * _GATHERED > count:
+            if not gathered:
                 last = pieces[-1] if pieces else None
                 if (
                     last is not None
@@ -274,33 +344,57 @@ class Columns:
                 else:
                     pieces.append(Piece(target, first, count, None))
                 order[group, place] = begin + slot * count + source - first
+                empty.append(np.zeros((num_groups, num_units * count), bool))
                 begin += num_units * count
                 continue
+            pair = group * num_units + slot
             # `pair` need not ascend: columns are sorted by unit only within a group
             by_pair = np.argsort(pair, kind="stable")
             sizes = np.bincount(pair, minlength=num_groups * num_units)
+            most = int(sizes.max())
+            if num_units == 1 and here is runs[-1][3]:  # as wide as the block
+                most = max(most, order.shape[1] - begin)
             rank = np.empty(len(pair), np.int64)
             rank[by_pair] = np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
             table = np.full((num_groups, num_units, most), self.num_sources, np.int64)
             table[group, slot, rank] = source
             pieces.append(Piece(target, 0, most, compact(table)))
             order[group, place] = begin + slot * most + rank
+            empty.append((table == self.num_sources).reshape(num_groups, num_units * most))
             begin += num_units * most
-        in_order = order.shape[1] == begin and np.array_equal(
-            order, np.broadcast_to(np.arange(begin), order.shape)
-        )
+        if order.shape[1] == begin and np.all(
+            np.where(self.inside, order == np.arange(begin), np.concatenate(empty, axis=1))
+        ):
+            return tuple(pieces), None
         # padding takes what lies one past the last: zero
-        order = np.where(self.inside, order, begin)
-        return tuple(pieces), None if in_order else compact(order)
+        return tuple(pieces), compact(np.where(self.inside, order, begin))
+
+    def _runs(self, gather: bool) -> list[tuple[int, int, int, NDArray[np.bool_], bool]]:
+        """Maps, or several of one target together: target, sources, columns, whether to gather."""
+        assert self.cell is not None
+        num_units = self.units.shape[1]
+        runs: list[tuple[int, int, int, NDArray[np.bool_], bool]] = []
+        first_column = 0
+        for linear in self.cell.maps:
+            last_column = first_column + linear.num_parameters
+            here = self.inside & (self.column >= first_column) & (self.column < last_column)
+            first_column = last_column
+            if not here.any():
+                continue
+            target = self.cell.targets.index(linear.target)
+            first, count = self.cell.sources[linear.source]
+            group, place = np.nonzero(here)
+            most = int(np.bincount(group * num_units + self.slot[group, place]).max())
+            joins = bool(runs) and runs[-1][0] == target and runs[-1][4]
+            if joins and count == 1:
+                runs[-1] = (target, 0, 0, runs[-1][3] | here, True)
+            else:
+                runs.append((target, first, count, here, gather and most * _GATHERED <= count))
+        return runs
 
 
-def adjoint_plan(
-    packing: Packing, numbers: Sequence[int], chosen: Mapping[int, Regime] | None = None
-) -> DsmmPlan:
-    """The plan of ``[lambda | Phi^T]`` for the groups of some blocks, one block for each.
-
-    `chosen` says in which regime each block is computed; without it, where it is cheapest.
-    """
+def adjoint_plan(packing: Packing, numbers: Sequence[int]) -> DsmmPlan:
+    """The plan of ``[lambda | Phi^T]`` for the groups of some blocks, one walk for each."""
     blocks = [packing.blocks[number] for number in numbers]
     members = np.concatenate([block.groups for block in blocks])
     mask = packing.groups.mask
@@ -311,79 +405,210 @@ def adjoint_plan(
     plan = DsmmPlan(columns, columns, packing.dynamics.transpose())
     costs = group_costs(plan.groups, plan.dynamics, calibrated_target(packing.target.name))
     ends = np.cumsum([len(block.groups) for block in blocks])
-    assignment = []
-    for number, end, block in zip(numbers, ends, blocks, strict=True):
-        own = np.arange(end - len(block.groups), end)
-        if chosen is None:
-            total = {kind: costs.by_regime[kind][own].sum() for kind in (Regime.WALK, Regime.DENSE)}
-            regime = min(total, key=lambda kind: total[kind])
-        else:
-            regime = chosen[number]
-        assignment.append((regime, own))
+    assignment = tuple(
+        (Regime.WALK, np.arange(end - len(block.groups), end))
+        for block, end in zip(blocks, ends, strict=True)
+    )
     plan.restricted = packing.restricted
     return plan.with_packing(
         Packing.from_assignment(
-            plan.groups, plan.dynamics, packing.target, costs, tuple(assignment), plan.restricted
+            plan.groups, plan.dynamics, packing.target, costs, assignment, plan.restricted
         )
     )
 
 
+@dataclass(frozen=True)
+class BlockRows:
+    """The rows of a block by groups.
+
+    Attributes
+    ----------
+    supports : int64 [G, S]
+        The rows of the state, ascending; at padding one past the last.
+    places : int64 [G, S]
+        Where they lie in the block; at padding `total`.
+    sizes : int64 [G]
+        How many they are.
+    total
+        Rows of the block, with its padding.
+    """
+
+    supports: NDArray[np.int64]
+    places: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    total: int
+
+    @classmethod
+    def of(cls, block: Block, num_rows: int) -> BlockRows:
+        """Read them from a walk or a dense block."""
+        if not isinstance(block, WalkBlock):
+            supports = np.asarray(block.mask_support, np.int64)  # type: ignore[union-attr]
+            inside = supports < num_rows
+            places = np.where(inside, np.arange(supports.size).reshape(supports.shape), inside.size)
+            return cls(supports, places, inside.sum(axis=1), supports.size)
+        total = len(block.mask_row)
+        sizes = np.diff(block.mask_indptr.astype(np.int64))
+        inside = np.arange(int(sizes.max(initial=0))) < sizes[:, None]
+        supports = np.full(inside.shape, num_rows, np.int64)
+        supports[inside] = block.mask_row
+        places = np.full(inside.shape, total, np.int64)
+        places[inside] = np.arange(total)
+        return cls(supports, places, sizes, total)
+
+    @classmethod
+    def joined(cls, blocks: Sequence[Block], num_rows: int) -> BlockRows:
+        """Those of several blocks, one behind the other."""
+        parts = [cls.of(block, num_rows) for block in blocks]
+        total, begin = sum(part.total for part in parts), 0
+        size = max(part.supports.shape[1] for part in parts)
+        supports, places = [], []
+        for part in parts:
+            width = ((0, 0), (0, size - part.supports.shape[1]))
+            here = np.where(part.places < part.total, part.places + begin, total)
+            supports.append(np.pad(part.supports, width, constant_values=num_rows))
+            places.append(np.pad(here, width, constant_values=total))
+            begin += part.total
+        sizes = np.concatenate([part.sizes for part in parts])
+        return cls(np.concatenate(supports), np.concatenate(places), sizes, total)
+
+    def take(self, members: NDArray[np.int64]) -> BlockRows:
+        """Those of some groups."""
+        size = int(self.sizes[members].max(initial=0))
+        supports, places = (table[members, :size] for table in (self.supports, self.places))
+        return BlockRows(supports, places, self.sizes[members], self.total)
+
+
+def split_by_rows(sizes: NDArray[np.int64], terms: int, price: Target) -> list[NDArray[np.int64]]:
+    """Groups whose adjoints are carried back together: few parts, with little padding."""
+
+    def cost(items: NDArray[np.int64]) -> float:
+        return len(items) * gathered_step(int(sizes[items].max()), terms, price)
+
+    return partition(sizes, cost, _MOST_PARTS, price.block)
+
+
+def gathered_step(size: int, terms: int, price: Target) -> float:
+    """Nanoseconds that dense products take to carry the adjoint of `size` rows one step back."""
+    made = 0.0 if terms == 1 else terms * price.element * size**2  # D[S, S]
+    products = price.multiply_add * size**2 * (1 + size)
+    return made + products + 2 * price.element * size * (1 + size)
+
+
 def _groups(
-    number: int, structure: FactorStructure, cell: Cell, block: Block, adjoint: Block
-) -> Groups:
-    columns = Columns(structure, cell, block)
-    num_rows = structure.plan.mask.shape[0]
-    supports = _supports(adjoint, num_rows)  # [G, S], padded with num_rows
-    num_groups, size = supports.shape
-    pieces, order = columns.pieces(gather=size >= _LEAST_ROWS)
-    inside = supports < num_rows
-    if isinstance(adjoint, WalkBlock):
-        row = adjoint.mask_row.astype(np.int64)
-        place = np.nonzero(inside)[1]
-        adjoint_rows = np.full(supports.shape, len(row), np.int64)
-        adjoint_rows[inside] = np.arange(len(row))
-    else:
-        row, place = supports.ravel(), np.tile(np.arange(size), num_groups)
-        adjoint_rows = np.arange(num_groups * size).reshape(supports.shape)
-    in_order = np.array_equal(adjoint_rows.ravel(), np.arange(len(row)))
-    parts = np.arange(num_rows // cell.hidden)[:, None]
+    numbers: tuple[int, ...],
+    columns: Columns,
+    cell: Cell,
+    rows: BlockRows,
+    walk: WalkBlock | None,
+) -> tuple[Groups, BlockRows]:
+    """Groups of a block whose adjoint is walked, or else gathered; and their rows in its order."""
+    num_rows = cell.rows
+    num_groups, num_units = columns.units.shape
+    parts = np.arange(len(cell.parts))[:, None]
     gain_row = parts * cell.hidden + columns.units[:, None, :]  # [G, parts, U]
-    unit_row = np.full(gain_row.shape, len(row), np.int64)
-    for group in range(num_groups):
-        support = supports[group, inside[group]]
-        found = np.minimum(np.searchsorted(support, gain_row[group]), len(support) - 1)
-        known = support[found] == gain_row[group]
-        unit_row[group] = np.where(known, adjoint_rows[group, found], len(row))
-    all_rows = np.array_equal(unit_row.ravel(), np.arange(len(row)))
-    influence_rows, packed_rows = None, None
-    if isinstance(block, WalkBlock):
+    first = walk is None and np.all(columns.num_units == num_units)
+    if first:
+        own = np.zeros((num_groups, cell.hidden + 1), bool)
+        own[np.arange(num_groups)[:, None], columns.units] = True
+        unit = np.where(rows.supports < num_rows, rows.supports % cell.hidden, cell.hidden)
+        mine = np.take_along_axis(own, unit, axis=1)
+        order = np.argsort(~mine, axis=1, kind="stable")
+        rows = replace(
+            rows,
+            supports=np.take_along_axis(rows.supports, order, axis=1),
+            places=np.take_along_axis(rows.places, order, axis=1),
+        )
+    inside = rows.supports < num_rows
+    place = np.arange(rows.supports.size).reshape(rows.supports.shape)
+    total = rows.supports.size
+    way: Gathered | Walked = Gathered(compact(rows.supports))
+    if walk is not None:
         total = int(inside.sum())
-        at = np.full(supports.shape, total, np.int64)
-        at[inside] = np.arange(total)
-        influence_rows, packed_rows = compact(at), compact(np.flatnonzero(inside))
-    return Groups(
-        number=number,
-        shape=(num_groups, size, columns.units.shape[1], block.columns.width),
+        place = np.full(rows.supports.shape, total, np.int64)
+        place[inside] = np.arange(total)
+        way = Walked(
+            compact(rows.supports[inside]),
+            compact(np.nonzero(inside)[1]),
+            None if inside.all() else compact(place),
+        )
+    unit_row = None
+    if not first:
+        unit_row = np.full(gain_row.shape, total, np.int64)
+        for group, size in enumerate(rows.sizes):
+            support = rows.supports[group, :size]
+            found = np.minimum(np.searchsorted(support, gain_row[group]), size - 1)
+            known = support[found] == gain_row[group]
+            unit_row[group] = np.where(known, place[group, found], unit_row[group])
+    pieces, order = columns.pieces(gather=rows.supports.shape[1] >= _LEAST_ROWS)
+    in_order = np.array_equal(rows.places.ravel(), np.arange(rows.total))
+    groups = Groups(
+        numbers=numbers,
+        shape=(*rows.supports.shape, num_units, columns.column.shape[1]),
         pieces=pieces,
         order=order,
-        row=compact(row),
-        place=compact(place),
-        unit_row=None if all_rows else compact(unit_row),
+        way=way,
+        unit_row=None if unit_row is None else compact(unit_row),
         gain_row=compact(gain_row),
-        adjoint_rows=None if in_order else compact(adjoint_rows),
-        influence_rows=influence_rows,
-        packed_rows=packed_rows,
+        influence_rows=None if in_order else compact(rows.places),
+    )
+    return groups, rows
+
+
+def _joined(packing: Packing, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    """Blocks that may be seen as one, since they are about equally wide."""
+    joined: list[tuple[int, ...]] = []
+    for number in sorted(numbers, key=lambda n: -packing.blocks[n].columns.width):
+        width = packing.blocks[number].columns.width
+        if joined and packing.blocks[joined[-1][0]].columns.width <= _WIDER * width:
+            joined[-1] = (*joined[-1], number)
+        else:
+            joined.append((number,))
+    return joined
+
+
+def _joined_columns(blocks: Sequence[Block]) -> NDArray[np.int64]:
+    """[G, C]: the columns of the groups of several blocks, the first of which is the widest."""
+    tables = [np.asarray(block.columns.index(np), np.int64) for block in blocks]
+    padding, width = blocks[0].columns.num_columns, tables[0].shape[1]
+    return np.concatenate(
+        [
+            np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=padding)
+            for table in tables
+        ]
     )
 
 
-def _supports(block: Block, num_rows: int) -> NDArray[np.int64]:
-    """[G, S]: the rows of each group, padded with `num_rows`."""
-    if not isinstance(block, WalkBlock):
-        return np.asarray(block.mask_support, np.int64)  # type: ignore[union-attr]
-    sizes = np.diff(block.mask_indptr.astype(np.int64))
-    supports = np.full((len(sizes), int(sizes.max(initial=0))), num_rows, np.int64)
-    supports[np.arange(supports.shape[1]) < sizes[:, None]] = block.mask_row
-    return supports
+def _merged(
+    packing: Packing,
+    numbers: Sequence[int],
+    rows: Sequence[BlockRows],
+    members: Sequence[NDArray[np.int64]],
+) -> list[Merged]:
+    """How blocks are put together of parts with the groups `members` of all of them."""
+    places = np.concatenate([part.places.ravel() for part in rows])
+    total = rows[0].total
+    at = np.full(total + 1, len(places), np.int64)
+    at[places] = np.arange(len(places))
+    order = np.argsort(np.concatenate(members), kind="stable")
+    found, row, group = [], 0, 0
+    for number in numbers:
+        block = packing.blocks[number]
+        num_rows, num_groups = int(np.prod(block.mask_shape[:-1])), block.columns.num_groups
+        found.append(
+            Merged(
+                number,
+                _unless_in_order(at[row : row + num_rows], len(places)),
+                _unless_in_order(order[group : group + num_groups], len(order)),
+            )
+        )
+        row, group = row + num_rows, group + num_groups
+    return found
+
+
+def _unless_in_order(index: NDArray[np.int64], length: int) -> Any:
+    """None if the index is 0, 1, 2, ... up to `length`."""
+    in_order = len(index) == length and np.array_equal(index, np.arange(length))
+    return None if in_order else compact(index)
 
 
 def _entries_of(
@@ -424,6 +649,7 @@ def _own_rows(
     packing: Packing,
     elementwise: Sequence[Elementwise],
     groups: Sequence[Groups],
+    owners: Sequence[Columns],
 ) -> Any:
     """`Chunking.own_row`."""
     num_rows = structure.plan.mask.shape[0]
@@ -437,9 +663,8 @@ def _own_rows(
         for piece in one.pieces:
             own[piece.target, block.mask_row] = block.mask_row
     begin = num_rows
-    for group in groups:
+    for group, columns in zip(groups, owners, strict=True):
         parts = group.gain_row.shape[1]
-        columns = Columns(structure, cell, packing.blocks[group.number])
         emitted = begin + np.arange(int(np.prod(group.gain_row.shape)))
         emitted = emitted.reshape(group.gain_row.shape)  # [G, parts, U]
         owner = np.broadcast_to(np.arange(len(columns.unit))[:, None], columns.unit.shape)
@@ -453,7 +678,7 @@ def _own_rows(
     return compact(own)
 
 
-_PARTS = (Piece, Elementwise, Groups)
+_PARTS = (Piece, Elementwise, Gathered, Walked, Groups, Merged)
 
 
 def map_arrays(function: Any, node: Any) -> Any:

@@ -214,6 +214,36 @@ class DynamicsStructure:
             return scale[..., None] * d
         return (scale if self.row is None else _take(scale, self.row)) * d
 
+    @property
+    def num_terms(self) -> int:
+        """How many terms `dense_terms` gives."""
+        targets = {linear.target for linear in self.maps}
+        return len(targets) + (len(self.cell.parts) if self.cell.own_parts else 0)
+
+    def dense_terms(self, params: Params) -> tuple[Any, ...]:
+        """Matrices A_q [rows, rows] such that ``D = sum_q diag(g_q) A_q``, see `term_gains`."""
+        terms = list(self.prepare(params, dense=True))
+        if not self.cell.own_parts:
+            return tuple(terms)
+        (like, *_) = params.values()
+        xp = namespace_of(like)
+        row = xp.arange(self.cell.rows)
+        same_unit = row[:, None] % self.cell.hidden == row % self.cell.hidden
+        for part in range(len(self.cell.parts)):
+            origin = row // self.cell.hidden == part
+            terms.append(xp.astype(same_unit & origin, like.dtype))
+        return tuple(terms)
+
+    def term_gains(self, step: Linearization) -> list[Any]:
+        """What the rows of each of `dense_terms` are multiplied by in a step: [..., rows] each."""
+        targets = dict.fromkeys(linear.target for linear in self.maps)
+        gains = [step.gains[..., self.cell.targets.index(target), :] for target in targets]
+        if step.own is not None:
+            for part in range(len(self.cell.parts)):
+                own = step.own[..., part, :]
+                gains.append(own.reshape(*own.shape[:-2], self.cell.rows))
+        return gains
+
     def _own_values(self, own: Any) -> Any:
         flat = own.reshape(*own.shape[:-3], own.shape[-3] * own.shape[-2] * own.shape[-1])
         return flat if self.own_index is None else _at(flat, self.own_index)

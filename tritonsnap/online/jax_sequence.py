@@ -131,9 +131,19 @@ for form in (UnfactoredSnAp, UnfactoredRTRL):
     jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
 
 
+def _index_parts(chunking: Chunking) -> tuple[Any, ...]:
+    return (
+        chunking.elementwise,
+        chunking.groups,
+        chunking.merged,
+        chunking.diagonal_place,
+        chunking.own_row,
+    )
+
+
 def _flatten_chunking(chunking: Chunking) -> tuple[Any, Static]:
     host = chunking.host or chunking
-    parts = (chunking.elementwise, chunking.groups, chunking.diagonal_place, chunking.own_row)
+    parts = _index_parts(chunking)
     arrays: list[Any] = []
     map_arrays(arrays.append, parts)
     structures = [one for one in (chunking.diagonal, chunking.adjoint_dynamics) if one is not None]
@@ -148,8 +158,9 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
     if not isinstance(arrays, list):  # a placeholder of a tree transformation
         return host
     rest = iter(arrays)
-    parts = (host.elementwise, host.groups, host.diagonal_place, host.own_row)
-    elementwise, groups, diagonal_place, own_row = map_arrays(lambda _: next(rest), parts)
+    elementwise, groups, merged, diagonal_place, own_row = map_arrays(
+        lambda _: next(rest), _index_parts(host)
+    )
     diagonal, dynamics = (
         None if one is None else one.with_arrays(rest)
         for one in (host.diagonal, host.adjoint_dynamics)
@@ -158,6 +169,7 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
         host,
         elementwise=elementwise,
         groups=groups,
+        merged=merged,
         stepped=stepped,
         diagonal=diagonal,
         diagonal_place=diagonal_place,

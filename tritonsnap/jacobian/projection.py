@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tritonsnap.checks import (
-    check_choice,
-    check_flag,
-    check_instance,
-    check_integer,
-    check_share,
-)
+from tritonsnap.checks import check_share
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.compression import Compression, Projection
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -212,52 +206,3 @@ def is_mask_leaf(node: Any) -> bool:
             and all(isinstance(size, (int, np.integer)) for size in shape)
         )
     return isinstance(node, SparsityPattern) or hasattr(node, "tocoo") or hasattr(node, "n_sparse")
-
-
-def check_function(f: Callable[..., Any], projection: JacobianProjection, has_aux: bool) -> None:
-    """Raise a `TypeError` that names the argument unless all are of their kinds."""
-    if not callable(f):
-        raise TypeError(f"`f` must be a function, got {type(f).__name__}")
-    check_instance("projection", projection, JacobianProjection)
-    check_flag("has_aux", has_aux)
-
-
-def check_result(chunk_size: int | None, format: str, formats: Sequence[str]) -> None:
-    """Raise an error that names the argument unless both are allowed."""
-    if chunk_size is not None:
-        check_integer("chunk_size", chunk_size, 1, allowed="None or an integer")
-    check_choice("format", format, formats)
-
-
-def check_aux(result: Any) -> tuple[Any, Any]:
-    """What a function with ``has_aux=True`` returned, which must be a pair."""
-    if not isinstance(result, (tuple, list)) or len(result) != 2:
-        raise TypeError(
-            f"`f` must return its output and one thing more where `has_aux` is True, "
-            f"got {type(result).__name__}"
-        )
-    output, aux = result
-    return output, aux
-
-
-def argument_numbers(argnums: int | Sequence[int], num_args: int) -> tuple[int, ...]:
-    """Positions of the arguments to differentiate in, counted from the front.
-
-    Raises
-    ------
-    TypeError
-        If `argnums` is no integer or sequence of integers.
-    ValueError
-        If a number is out of range or appears twice.
-    """
-    if not isinstance(argnums, (int, Sequence)) or isinstance(argnums, (bool, str)):
-        raise TypeError(f"`argnums` must be an integer or several, got {argnums!r}")
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    if not numbers or not all(isinstance(number, int) for number in numbers):
-        raise TypeError(f"`argnums` must be an integer or several, got {argnums!r}")
-    if any(not -num_args <= number < num_args for number in numbers):
-        raise ValueError(f"`argnums` is {argnums!r}, but `f` got {num_args} positional arguments")
-    positive = tuple(number % num_args for number in numbers)
-    if len(set(positive)) != len(positive):
-        raise ValueError(f"`argnums` names an argument twice: {argnums!r}")
-    return positive

@@ -129,7 +129,7 @@ class Trainer:
                 f"`servers` must be at most {model.addends}, the model's addends, got {servers}"
             )
         if clip is not None:
-            check_number("clip", clip, "(0, inf]", 0, np.inf)
+            clip = check_number("clip", clip, "(0, inf]", 0, np.inf)
         else:
             clip = _CLIP if block >= _SMALLEST_CLIPPED else np.inf
         if select is None:
@@ -232,6 +232,8 @@ class Trainer:
         if patience is not None:
             check_integer("patience", patience, 1)
         held_out = None if validation is None else self._held_out(validation)
+        if until is not None:
+            check_number("until", until, "[-1, 1]", -1, 1)
         watch = _Watch(patience, until)
         total, passes = self._passes(x, y)
         with tqdm(

@@ -82,7 +82,15 @@ class Argument(ABC):
             for number, argument in zip(self.argnums, selected, strict=True):
                 args[number] = argument
         result = self.f(*args, **self.kwargs)
-        return result if self.has_aux else (result, None)
+        if not self.has_aux:
+            return result, None
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            raise TypeError(
+                f"`f` must return its output and one thing more where `has_aux` is True, "
+                f"got {type(result).__name__}"
+            )
+        output, aux = result
+        return output, aux
 
 
 def argument_numbers(argnums: int | Sequence[int], num_args: int) -> tuple[int, ...]:
@@ -95,6 +103,8 @@ def argument_numbers(argnums: int | Sequence[int], num_args: int) -> tuple[int, 
     ValueError
         If a number is out of range or appears twice.
     """
+    if not isinstance(argnums, (int, Sequence)) or isinstance(argnums, (bool, str)):
+        raise TypeError(f"`argnums` must be an integer or several, got {argnums!r}")
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if not numbers or not all(isinstance(number, int) for number in numbers):
         raise TypeError(f"`argnums` must be an integer or several, got {argnums!r}")

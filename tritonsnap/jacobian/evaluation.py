@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+from tritonsnap.checks import check_choice, check_flag, check_instance, check_integer
 from tritonsnap.jacobian.argument import Argument
 from tritonsnap.jacobian.projection import JacobianProjection
 from tritonsnap.jacobian.rules import Kind, Rules
@@ -149,11 +150,10 @@ class Passes(ABC, Generic[AnyArgument]):
         rules: Rules,
     ) -> Callable[..., Any]:
         """What `sp_jacrev` and `sp_jacfwd` return."""
-        formats = (self.sparse, "dense", "data")
-        if format not in formats:
-            raise ValueError(f"`format` must be one of {formats}, got {format!r}")
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"`chunk_size` must be None or at least 1, got {chunk_size!r}")
+        check_function(f, projection, has_aux)
+        check_choice("format", format, (self.sparse, "dense", "data"))
+        if chunk_size is not None:
+            check_integer("chunk_size", chunk_size, 1, allowed="None or an integer")
 
         @functools.wraps(f)
         def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -170,3 +170,11 @@ class Passes(ABC, Generic[AnyArgument]):
             return (result, aux) if has_aux else result
 
         return jacobian
+
+
+def check_function(f: Callable[..., Any], projection: JacobianProjection, has_aux: bool) -> None:
+    """Raise a `TypeError` that names the argument unless all are of their kinds."""
+    if not callable(f):
+        raise TypeError(f"`f` must be a function, got {type(f).__name__}")
+    check_instance("projection", projection, JacobianProjection)
+    check_flag("has_aux", has_aux)

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tritonsnap.checks import check_instance, check_integer, generator_of
+from tritonsnap.jacobian.evaluation import check_function
 from tritonsnap.jacobian.jax_passes import PASSES, JaxArgument, kind_of, ravel
 from tritonsnap.jacobian.probing import check_probe, split_columns
 from tritonsnap.jacobian.projection import (
@@ -150,6 +152,7 @@ def sp_jacfwd(
     projection with ``mode="column"`` to do that once. Arguments and result are those of
     `sp_jacrev`; the result has the output's dtype, as in `jax.jacfwd`.
     """
+    check_instance("projection", projection, JacobianProjection)
     return PASSES.jacobian_function(
         f,
         projection.with_mode("column"),
@@ -196,10 +199,12 @@ def verify_projection(
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
         raise TypeError("`verify_projection` reads numbers: call it outside of jit, grad and vmap")
+    check_function(f, projection, has_aux)
+    check_integer("probes", probes, 1)
     argument = JaxArgument.of(f, args, {}, argnums, has_aux)
     whole = projection.untruncated()
     values, output, _ = PASSES.evaluate(whole, argument, None, Rules(False, holomorphic, True))
-    rng = np.random.default_rng(seed)
+    rng = generator_of("seed", seed)
     for path, value in argument.values.items():
         if kind_of(value) == "integer":
             continue

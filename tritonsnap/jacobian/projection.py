@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tritonsnap.checks import check_share
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.compression import Compression, Projection
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -165,8 +166,7 @@ def build_projection(
     """Build a projection from the flattened trees of masks and of what to keep."""
     if not masks:
         raise ValueError("`mask` has no leaves")
-    if not 0 < dense_threshold <= 1:
-        raise ValueError(f"`dense_threshold` must lie in (0, 1], got {dense_threshold!r}")
+    check_share("dense_threshold", dense_threshold)
     patterns = {path: _pattern("mask", path, mask) for path, mask in masks}
     kept = {path: _pattern("keep", path, keep) for path, keep in keeps}
     if kept.keys() - patterns.keys():
@@ -178,8 +178,8 @@ def build_projection(
     for path, pattern in patterns.items():
         if pattern.shape[0] != patterns[first].shape[0]:
             raise ValueError(
-                f"all masks must have the same number of rows, got {patterns[first].shape[0]} "
-                f"at {first!r} and {pattern.shape[0]} at {path!r}"
+                f"all leaves of `mask` must have the same number of rows, got "
+                f"{patterns[first].shape[0]} at {first!r} and {pattern.shape[0]} at {path!r}"
             )
         try:
             compression = Compression.of(pattern, kept.get(path), mode, order, dense_threshold)

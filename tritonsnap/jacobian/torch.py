@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
+from tritonsnap.checks import check_instance, check_integer, generator_of
+from tritonsnap.jacobian.evaluation import check_function
 from tritonsnap.jacobian.probing import check_probe, split_columns
 from tritonsnap.jacobian.projection import (
     JacobianProjection,
@@ -149,6 +151,7 @@ def sp_jacfwd(
     to do that once. Arguments and result are those of `sp_jacrev`; the result has the output's
     dtype, and real inputs may have complex outputs.
     """
+    check_instance("projection", projection, JacobianProjection)
     return PASSES.jacobian_function(
         f,
         _in_tensors(projection.with_mode("column")),
@@ -191,12 +194,14 @@ def verify_projection(
     ValueError
         If they differ; the message names the leaf and the rows.
     """
+    check_function(f, projection, has_aux)
+    check_integer("probes", probes, 1)
     argument = TorchArgument.of(f, args, {}, argnums, has_aux)
     whole = projection.untruncated()
     rules = Rules(False, holomorphic, True)
     local = PASSES.local(_in_tensors(whole), argument)
     values, output, _ = PASSES.evaluate(local, argument, None, rules)
-    rng = np.random.default_rng(seed)
+    rng = generator_of("seed", seed)
     for path, value in argument.values.items():
         if kind_of(value) == "integer":
             continue
@@ -319,6 +324,8 @@ def _redrawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _in_tensors(projection: JacobianProjection) -> JacobianProjection:
+    check_instance("projection", projection, JacobianProjection)
+
     def tensor(array: Any) -> torch.Tensor:
         return array if isinstance(array, torch.Tensor) else torch.tensor(np.asarray(array))
 

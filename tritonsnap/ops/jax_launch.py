@@ -4,7 +4,8 @@
 GPU plugin: so it is called, and imported, while a primitive is lowered.
 
 Outputs are never laid over inputs: of an aliased pair jax-triton 0.3 gives a kernel both pointers
-and 0.4 one, for which every kernel would need a second signature.
+and 0.4 one, for which every kernel would need a second signature. And XLA would first copy an
+influence that lives on.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ prediction and says so. Further parts: exact RTRL step by step and chunked, memo
 of the sequence, and braintrace, which may live in another environment (``--braintrace-python``).
 
 A run that was interrupted goes on where it stopped: what it has is kept beside the results until
-all is done. The exit status is 1 where `auto` takes more than 1.5 times the best variant.
+all is done. ``--minutes`` ends it earlier: networks not begun by then have a row that says so. The
+exit status is 1 where `auto` takes more than 1.5 times the best variant.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -302,6 +304,10 @@ class Progress:
             if known["options"] == options:
                 self.kept = known
 
+    def has(self, part: str) -> bool:
+        """Whether the rows of a part are kept."""
+        return part in self.kept["parts"]
+
     def rows(self, part: str, make: Callable[[], list[Row]]) -> list[Row]:
         """The rows of a part: those that are kept, or those that `make` measures."""
         parts = self.kept["parts"]
@@ -325,7 +331,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--repeats", type=int, default=3, help="samples of each variant")
     parser.add_argument("--budget", type=float, default=1.0, help="most predicted seconds of a run")
-    parser.add_argument("--units", type=int, nargs="+", default=[64, 256, 1024])
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="most for networks")
+    parser.add_argument("--units", type=int, nargs="+", default=[256, 64, 1024])
     parser.add_argument("--density", type=float, nargs="+", default=[1.0, 0.25, 0.0625, 0.0156])
     parser.add_argument(
         "--lengths", type=int, nargs="+", default=[192, 768, 4096], help="steps, for the memory"
@@ -335,9 +342,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--braintrace-python", default=sys.executable, metavar="PATH", help="has braintrace"
     )
     options = parser.parse_args(arguments)
+    names = ("units", "density", "repeats", "budget", "lengths", "exact")
+    measured = {name: getattr(options, name) for name in names}
     path = results_path("sequence", environment()["device"], ".partial.json", options.results)
-    asked = {name: value for name, value in vars(options).items() if name != "results"}
-    progress = Progress(path, asked)
+    progress = Progress(path, measured)
+    end = time.monotonic() + 60 * options.minutes
     networks = [
         (kind, units, density)
         for units in options.units
@@ -346,9 +355,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     rows: list[Row] = []
     for kind, units, density in tqdm(networks):
+        part = f"{kind.__name__} {units} {density}"
+        if time.monotonic() > end and not progress.has(part):
+            note = {"units": units, "density": density, "note": "not run: the time was up"}
+            rows.append(Row(kind.__name__, "all", "s", note, value=0.0))
+            continue
         rows += progress.rows(
-            f"{kind.__name__} {units} {density}",
-            partial(one_network, kind, units, density, options.repeats, options.budget),
+            part, partial(one_network, kind, units, density, options.repeats, options.budget)
         )
         jax.clear_caches()
     rows = compare(rows, BASELINE)

@@ -1,5 +1,8 @@
 """Every declared kernel in the interpreter, against its reference."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tritonsnap.autotune.runner import TorchRunner, verify
@@ -37,3 +40,31 @@ def test_steps_of_several_tiles(kernel: Kernel, blocks: tuple[int, int, int]) ->
     problem = kernel.problem(values=2005, batch=3)  # eight tiles, the last one not full
     expected = RUNNER.expected(kernel, problem, "fp32")
     verify(RUNNER, kernel, problem, config, "fp32", "ieee", expected)
+
+
+BATCHED = [
+    (kernel, max(kernel.small, key=lambda sizes: sizes["batch"]))
+    for kernel in declared_kernels()
+    if "batch" in kernel.small[0]
+]
+
+
+@pytest.mark.parametrize(("kernel", "sizes"), BATCHED, ids=[kernel.name for kernel, _ in BATCHED])
+def test_nan_stays_in_its_batch_row(kernel: Kernel, sizes: Sizes) -> None:
+    problem, batch = kernel.problem(**sizes), sizes["batch"]
+    assert batch > 1
+    poisoned = dict(problem.arguments)
+    for name, value in problem.arguments.items():
+        if kernel.signature[name] == "*T" and len(value) == batch:
+            poisoned[name] = value.copy()
+            poisoned[name][1] = np.nan
+    config = kernel.default(sizes, "fp32", "ieee", RUNNER.device)
+    clean = RUNNER.run(kernel, problem, config, "fp32", "ieee")
+    found = RUNNER.run(kernel, replace(problem, arguments=poisoned), config, "fp32", "ieee")
+    for name, output in found.items():
+        if len(output) == batch:  # the others are sums over the batch
+            others = np.arange(batch) != 1
+            np.testing.assert_array_equal(output[others], clean[name][others])
+            assert np.isnan(output[1]).any()
+        else:
+            assert np.isnan(output).any()

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print the last rows, write all of them and the plot."""
     parser = Parser(NAME, __doc__, hidden=16, steps=800)
     parser.add_argument("--hidden", type=int, default=128, help="units")
-    parser.add_argument("--steps", type=int, default=8_000, help="time steps of each run")
+    parser.add_argument("--steps", type=int, default=4_000, help="time steps of each run")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each method")
     options = parser.parse_args(arguments)
     runs = [(name, seed) for seed in range(options.seeds) for name in METHODS]

@@ -1,4 +1,4 @@
-"""One masked product ``M * (D X)`` on the CPU, every face against the seed paper's algorithm.
+"""One masked product ``M * (D X)`` on the CPU, every face against a loop over nonzeros.
 
 ``python -m benchmarks.masked_dsmm [--cases N ...] [--repeats N]`` times, interleaved in one run, on
 recurrent networks of several sizes (float32): NumPy alone, NumPy with SciPy, JAX, torch on packed
@@ -29,13 +29,15 @@ from tritonsnap.plan import Packing
 
 CASES = ((256, 1.0, 1), (512, 0.1, 2), (512, 0.01, 3), (1024, 0.01, 2), (1024, 0.01, 3))
 """Units, density of the recurrent weights, order of SnAp: the rows of the table."""
-BASELINE = "seed loop (numba)"
+BASELINE = "loop over nonzeros (numba)"
 WORST_CHOICE = 1.5
 
 
 @numba.njit(cache=False)  # type: ignore[untyped-decorator]
-def seed_loop(d: Any, x: Any, x_indptr: Any, x_rows: Any, rows: Any, cols: Any, out: Any) -> None:
-    """For each nonzero (i, c) of the mask walk column c of X: the seed paper's kernel."""
+def nonzero_loop(
+    d: Any, x: Any, x_indptr: Any, x_rows: Any, rows: Any, cols: Any, out: Any
+) -> None:
+    """For each nonzero (i, c) of the mask walk column c of X: the algorithm of snapjax."""
     for nonzero in range(rows.size):
         row, col = rows[nonzero], cols[nonzero]
         total = np.float32(0)
@@ -155,7 +157,7 @@ def _seed_product(
     plan: DsmmPlan, d: NDArray[np.float32], x: NDArray[np.float32], out: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     for row in np.ndindex(*x.shape[:-1]):
-        seed_loop(
+        nonzero_loop(
             d[row], x[row], plan.x.indptr, plan.x.rows, plan.mask.rows, plan.mask.cols, out[row]
         )
     return out

@@ -31,7 +31,7 @@ PICTURED = "intel-r-xeon-r-processor"
 """The device whose results the picture shows."""
 SECTION = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PREDICTED = " (not run: predicted)"
-LOOP = "seed loop (numba)"
+LOOP = "loop over nonzeros (numba)"
 """The variant that computes one dot product for each nonzero, as the first published kernel did."""
 
 Cell = tuple[tuple[str, ...], str, str]
@@ -98,14 +98,16 @@ def sequence(rows: Sequence[Row]) -> str:
     """The gradient of a sequence: milliseconds by rule, and what it would take if not run."""
     columns = {"BPTT by jax.grad": "BPTT by `jax.grad`", "BPTT": "our BPTT"}
     columns |= {f"{name}, auto": name for name in ("SnAp-1", "SnAp-2", "SnAp-3", "RTRL")}
+    columns |= {"braintrace, D-RTRL": "braintrace, D-RTRL"}
 
     def cells() -> Iterator[Cell]:
         for row in rows:
-            if row.unit == "s" and row.parameters.get("units") == 256:
-                time = milliseconds(row)
+            sizes = row.parameters
+            if row.unit == "s" and sizes.get("units") == 256:
+                case = row.case if "steps" not in sizes else f"RNN, {sizes['steps']} steps"
+                predicted = "~" if row.variant.endswith(PREDICTED) or "note" in sizes else ""
                 name = row.variant.removesuffix(PREDICTED)
-                density = f"{row.parameters['density']:.3g}"
-                yield (row.case, density), name, time if name == row.variant else f"~{time}"
+                yield (case, f"{sizes['density']:.3g}"), name, predicted + milliseconds(row)
 
     return pivot(["cell, 256 units", "density"], columns, cells())
 

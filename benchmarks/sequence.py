@@ -1,21 +1,32 @@
 """The gradient of a whole sequence: SnAp-n and exact RTRL, chunked or step by step, against BPTT.
 
-``python -m benchmarks.sequence [--repeats N] [--limit SECONDS]`` times, interleaved in
-one run, the compiled gradient of 192 steps (64 inputs, batch 8, float32, JAX on the CPU) for
+``python -m benchmarks.sequence [--repeats N] [--budget SECONDS]`` times, interleaved for
+each network, the compiled gradient of 192 steps (64 inputs, batch 8, float32, JAX on the CPU) for
 networks of several sizes and densities, and takes the peak memory from XLA's analysis. Variants:
 
 - ``step``, ``chunk 64``, ``auto``: `SnAp.sequence` with that `chunk`;
-- ``BPTT``: `BPTT.sequence`, the baseline of the ratios; ``BPTT by jax.grad``;
+- ``BPTT``: `BPTT.sequence`, the baseline of the ratios; ``BPTT by jax.grad``: what a user of JAX
+  has without this library;
 - ``dense, masked``: how the SnAp authors' released code works: a dense product ``D J`` of the whole
   influence, masked afterwards.
 
-What is predicted to take longer than the limit, or more than 4 GB, is not run: the table gives the
-prediction. A last part compares memory over the length of the sequence.
+What is predicted to take longer than the budget, or more than 4 GB, is not run: its row gives the
+prediction and says so. Further parts: exact RTRL step by step and chunked, memory over the length
+of the sequence, and braintrace, which may live in another environment (``--braintrace-python``).
+
+A run that was interrupted goes on where it stopped: what it has is kept beside the results until
+all is done. ``--minutes`` ends it earlier: networks not begun by then have a row that says so. The
+exit status is 1 where `auto` takes more than 1.5 times the best variant.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +49,8 @@ from benchmarks.report import (
     save_figure,
     write_report,
 )
-from tritonsnap import BPTT, GRU, RNN, Cell, SnAp
+from tritonsnap import BPTT, GRU, RNN, RTRL, Cell, SnAp
+from tritonsnap.files import write_atomically
 from tritonsnap.online.chunk_choice import predicted_seconds
 from tritonsnap.online.jax_sequence import _run
 from tritonsnap.online.learner import Learner
@@ -145,7 +157,7 @@ def network(kind: type[Cell], hidden: int, density: float) -> Cell:
 
 
 def one_network(
-    kind: type[Cell], hidden: int, density: float, repeats: int, limit: float
+    kind: type[Cell], hidden: int, density: float, repeats: int, budget: float
 ) -> list[Row]:
     """The rows of one network: times, memory, and what was left out."""
     cell = network(kind, hidden, density)
@@ -155,6 +167,19 @@ def one_network(
     programs = {BASELINE: problem.compiled(BPTT(cell), "auto")}
     programs["BPTT by jax.grad"] = problem.by_autodiff()
     rows = []
+
+    def left_out(variant: str, seconds: float, size: int) -> bool:
+        """Whether a variant passes the limits; its row then says so."""
+        if seconds <= budget and size <= MOST_BYTES:
+            return False
+        reason = f"{budget:g} s" if seconds > budget else f"{MOST_BYTES >> 30} GB"
+        note = {"note": f"not run, predicted: over {reason}"}
+        if seconds > budget:
+            rows.append(Row(case, variant, "s", {**parameters, **note}, value=seconds))
+        else:
+            rows.append(Row(case, variant, "B", {**parameters, **note}, value=float(size)))
+        return True
+
     seen = set()
     for order in ORDERS:
         learner = SnAp(cell, order)
@@ -164,15 +189,13 @@ def one_network(
         name = "RTRL" if order is None else f"SnAp-{order}"
         values = BATCH * learner.plan.mask.nnz
         whole = BATCH * cell.rows * cell.num_parameters
-        if 4 * 2 * whole < MOST_BYTES and STEPS * whole * cell.rows * 5e-11 < limit:
-            programs[f"{name}, dense, masked"] = problem.masked_afterwards(learner)
+        variant = f"{name}, dense, masked"
+        if not left_out(variant, STEPS * whole * cell.rows * 5e-11, 4 * 2 * whole):
+            programs[variant] = problem.masked_afterwards(learner)
         for label, chunk in CHUNKS.items():
             seconds = predicted_seconds(learner, chunk, "xla", STEPS, BATCH)
-            if seconds > limit or 4 * 4 * values > MOST_BYTES:
-                skipped = f"{name}, {label} (not run: predicted)"
-                rows.append(Row(case, skipped, "s", parameters, value=seconds))
-                continue
-            programs[f"{name}, {label}"] = problem.compiled(learner, chunk)
+            if not left_out(f"{name}, {label}", seconds, 4 * 4 * values):
+                programs[f"{name}, {label}"] = problem.compiled(learner, chunk)
     functions = {name: function for name, (function, _) in programs.items()}
     seconds = measure(functions, wait=jax.block_until_ready, repeats=repeats)
     rows += [Row.timed(case, name, each, parameters) for name, each in seconds.items()]
@@ -180,6 +203,47 @@ def one_network(
         Row(case, name, "B", parameters, value=float(size)) for name, (_, size) in programs.items()
     ]
     return rows
+
+
+def exact_rtrl(hidden: int, repeats: int) -> list[Row]:
+    """Exact RTRL with dense weights: chunks cost O(H^3) a step, steps O(H^4)."""
+    steps = 64
+    cell = network(RNN, hidden, 1.0)
+    problem, learner = Problem(cell, steps), RTRL(cell)
+    variants = {"RTRL, step": 1, "RTRL, chunk 32": 32}
+    functions = {name: problem.compiled(learner, k)[0] for name, k in variants.items()}
+    seconds = measure(functions, wait=jax.block_until_ready, repeats=min(repeats, 3))
+    parameters = {"units": hidden, "density": 1.0, "steps": steps}
+    rows = [Row.timed("exact RTRL", name, each, parameters) for name, each in seconds.items()]
+    return compare(rows, "RTRL, step")
+
+
+def braintrace(python: str, repeats: int) -> list[Row]:
+    """The rows of `benchmarks.braintrace_peer`, which `python` runs; none where it has no peer."""
+    command = [python, "-m", "benchmarks.braintrace_peer", "--repeats", str(max(repeats, 2))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named" in done.stderr and done.returncode:
+        print("braintrace is skipped: `--braintrace-python` must name a Python that has it")
+        return []
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    rows = [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+    return compare(rows, "SnAp-1, auto")
+
+
+def off_the_best(rows: list[Row]) -> list[str]:
+    """Where `auto` takes more than 1.5 times as long as another variant of the same rule."""
+    best: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in rows:
+        rule, _, label = row.variant.partition(", ")
+        if row.unit == "s" and row.p50 is not None and label in CHUNKS and row.case != "exact RTRL":
+            place = (row.case, json.dumps(row.parameters, sort_keys=True), rule)
+            best.setdefault(place, {})[label] = row.p50
+    found = []
+    for place, times in best.items():
+        if "auto" in times and times["auto"] > 1.5 * min(times.values()):
+            found.append(f"{place}: {times}")
+    return found
 
 
 def memory_over_time(lengths: Sequence[int]) -> list[Row]:
@@ -220,7 +284,7 @@ def plot(rows: list[Row], path: Path) -> None:
             ax.loglog(*zip(*points, strict=True), marker="o", label=variant)
         ax.set(title=f"RNN, density {density:g}", xlabel="units", ylabel="s per sequence")
         ax.legend(fontsize="x-small")
-    lasting = [row for row in rows if "steps" in row.parameters]
+    lasting = [row for row in rows if row.case == "memory beside the data"]
     for variant in dict.fromkeys(row.variant for row in lasting):
         points = [(r.parameters["steps"], r.number / 1e6) for r in lasting if r.variant == variant]
         axes[-1].loglog(*zip(*points, strict=True), marker="o", label=variant)
@@ -229,41 +293,90 @@ def plot(rows: list[Row], path: Path) -> None:
     save_figure(figure, path)
 
 
+class Progress:
+    """Rows by part of the benchmark, kept on disk until the report is written."""
+
+    def __init__(self, path: Path, options: dict[str, Any]) -> None:
+        self.path = path
+        self.kept: dict[str, Any] = {"options": options, "parts": {}}
+        if path.exists():
+            known = json.loads(path.read_text(encoding="utf-8"))
+            if known["options"] == options:
+                self.kept = known
+
+    def has(self, part: str) -> bool:
+        """Whether the rows of a part are kept."""
+        return part in self.kept["parts"]
+
+    def rows(self, part: str, make: Callable[[], list[Row]]) -> list[Row]:
+        """The rows of a part: those that are kept, or those that `make` measures."""
+        parts = self.kept["parts"]
+        if part not in parts:
+            parts[part] = [asdict(row) for row in make()]
+            write_atomically(self.path, json.dumps(self.kept))
+        return [Row(**row) for row in parts[part]]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print and write its table and its plot."""
     parser = Parser(
         "sequence",
         __doc__,
         repeats=2,
-        limit=0.05,
+        budget=0.05,
         units=[64],
         density=[0.25],
         lengths=[192, 768],
+        exact=32,
     )
-    parser.add_argument("--repeats", type=int, default=5, help="samples of each variant")
-    parser.add_argument("--limit", type=float, default=4.0, help="most predicted seconds of a run")
-    parser.add_argument("--units", type=int, nargs="+", default=[64, 256, 1024])
+    parser.add_argument("--repeats", type=int, default=3, help="samples of each variant")
+    parser.add_argument("--budget", type=float, default=1.0, help="most predicted seconds of a run")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="most for networks")
+    parser.add_argument("--units", type=int, nargs="+", default=[256, 64, 1024])
     parser.add_argument("--density", type=float, nargs="+", default=[1.0, 0.25, 0.0625, 0.0156])
     parser.add_argument(
         "--lengths", type=int, nargs="+", default=[192, 768, 4096], help="steps, for the memory"
     )
+    parser.add_argument("--exact", type=int, default=128, help="units of exact RTRL")
+    parser.add_argument(
+        "--braintrace-python", default=sys.executable, metavar="PATH", help="has braintrace"
+    )
     options = parser.parse_args(arguments)
+    names = ("units", "density", "repeats", "budget", "lengths", "exact")
+    measured = {name: getattr(options, name) for name in names}
+    path = results_path("sequence", environment()["device"], ".partial.json", options.results)
+    progress = Progress(path, measured)
+    end = time.monotonic() + 60 * options.minutes
     networks = [
         (kind, units, density)
-        for kind in (RNN, GRU)
         for units in options.units
         for density in options.density
+        for kind in (RNN, GRU)
     ]
     rows: list[Row] = []
     for kind, units, density in tqdm(networks):
-        rows += one_network(kind, units, density, options.repeats, options.limit)
+        part = f"{kind.__name__} {units} {density}"
+        if time.monotonic() > end and not progress.has(part):
+            note = {"units": units, "density": density, "note": "not run: the time was up"}
+            rows.append(Row(kind.__name__, "all", "s", note, value=0.0))
+            continue
+        rows += progress.rows(
+            part, partial(one_network, kind, units, density, options.repeats, options.budget)
+        )
+        jax.clear_caches()
     rows = compare(rows, BASELINE)
-    rows += compare(memory_over_time(options.lengths), BASELINE)
+    rows += compare(progress.rows("memory", partial(memory_over_time, options.lengths)), BASELINE)
+    rows += progress.rows("RTRL", partial(exact_rtrl, options.exact, options.repeats))
+    rows += progress.rows(
+        "braintrace", partial(braintrace, options.braintrace_python, options.repeats)
+    )
     print(markdown_table(rows))
-    path = write_report("sequence", rows, results=options.results)
+    print(f"results are in {write_report('sequence', rows, results=options.results)}")
     plot(rows, results_path("sequence", environment()["device"], ".png", options.results))
-    print(f"results are in {path}")
-    return 0
+    progress.path.unlink()
+    wrong = off_the_best(rows)
+    print(*(f"auto is over 1.5 times off the best: {each}" for each in wrong), sep="\n")
+    return int(bool(wrong) and not options.quick)  # so little time says nothing about a choice
 
 
 if __name__ == "__main__":

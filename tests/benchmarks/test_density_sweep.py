@@ -44,7 +44,7 @@ def test_a_wrong_result_is_found():
         density_sweep._check("ours", x + 100, reference, plan)
 
 
-def test_the_seed_loop_computes_the_product():
+def test_the_loop_over_nonzeros_computes_the_product():
     plan = masked_dsmm.recurrent_plan(16, 0.2, 3)
     rng = np.random.default_rng(0)
     d = plan.dynamics.to_dense(rng.normal(size=plan.dynamics.nnz).astype(np.float32))

@@ -245,6 +245,30 @@ def kan_entries() -> list[Entry]:
             kan.Trainer,
             {"model": trained, "engine": "threads", "clients": 1, "block": 8, "select": 0.5},
         ),
+        Entry(
+            "Trainer/rates",
+            kan.Trainer,
+            {
+                "model": trained,
+                "servers": 2,
+                "solver": "newton-kaczmarz",
+                "step": 0.5,
+                "damping": 0.3,
+                "clip": 2.0,
+                "partial": 0.5,
+                "max_staleness": 3,
+                "queue": 4,
+            },
+        ),
         Entry("Trainer.fit", fit, {"x": x, "y": y, "validation": (x, y)}),
+        Entry(
+            "Trainer.fit/options",
+            lambda **options: kan.Trainer(kan.KAN(**sizes), block=8).fit(
+                x, y, validation=(x, y), **options
+            ),
+            {"epochs": 1, "report_every": 20, "patience": 2, "until": 0.5, "progress": False},
+        ),
+        Entry("pearson", kan.pearson, {"predictions": y, "targets": y}),
+        Entry("error", kan.root_mean_square_error, {"predictions": y, "targets": y}),
         Entry("predict", trained.predict, {"x": x}),
     ]

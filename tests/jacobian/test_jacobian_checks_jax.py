@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,9 +102,15 @@ def test_errors_name_the_path() -> None:
         sp_jacrev(f, projection, argnums="0")(*args)
 
 
+def test_without_asdex_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asdex", None)
+    with pytest.raises(ImportError, match=r"asdex.*pip install 'tritonsnap\[detect\]'"):
+        detect_pattern(jnp.sin, jnp.ones(3))
+
+
 @pytest.mark.parametrize("name", ["gru", "stencil"])
 def test_detect_pattern(name: str) -> None:
-    pytest.importorskip("asdex", reason="finding patterns in JAX is an extra")
+    pytest.importorskip("asdex", reason="an extra, not for every JAX", exc_type=ImportError)
     f, args, mask, _ = case(name)
     found = detect_pattern(f, *args)
     for pattern, expected in zip(jax.tree.leaves(found), jax.tree.leaves(mask), strict=True):

@@ -21,6 +21,7 @@ from tritonsnap.jax import (  # noqa: E402
     masked_dsmm,
     masked_outer,
 )
+from tritonsnap.kan import KAN, Rule, train_step  # noqa: E402
 from tritonsnap.ops.jax_launch import kernel_call  # noqa: E402
 from tritonsnap.ops.masked_dsmm.jax import bind_product  # noqa: E402
 from tritonsnap.ops.primitive import PlanPrimitive  # noqa: E402
@@ -222,3 +223,22 @@ def test_gather_by_index_and_by_runs(launched: list[str]) -> None:
             gather_compressed(jnp.asarray(compressed), projection), jacobian
         )
     assert launched == ["gather_index", "gather_runs"]
+
+
+def test_a_step_of_a_kan_in_blocks(launched: list[str]) -> None:
+    random = np.random.default_rng(2)
+    x, y = random.uniform(-1, 1, (40, 3)), random.normal(size=(40, 2))
+    model = KAN(3, 5, 4, 7, targets=2, dtype="float64")
+    model.initialize(x[:30], y[:30])
+    rule = Rule("newton-kaczmarz", "mean", 0.5, 1.0, 1.0, 0.3, 1.0, 0.75, 2.0, adapt=True)
+    expected, error = train_step(model.functions, x, y, rule)
+    found, found_error = train_step(model.functions_in("jax"), jnp.asarray(x), jnp.asarray(y), rule)
+    for one, other in zip((*found, found_error), (*expected, error), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11 * np.abs(other).max())
+    assert sorted(launched) == [
+        "kan_gram",
+        "kan_inner_change",
+        "kan_inner_sums",
+        "kan_outer_change",
+        "kan_outer_values",
+    ]

@@ -284,6 +284,17 @@ def test_a_learner_runs_on_kernels() -> None:
     assert {"column_gradient", "walk_product"} <= set(found)
 
 
+def test_a_step_of_a_kan_runs_on_kernels() -> None:
+    model = ts.kan.KAN(3, 5, 4, 7)
+    x, y = np.random.default_rng(0).random((40, 3)), np.zeros((40, 1))
+    model.initialize(x, y)
+    rule = ts.kan.Rule("newton-kaczmarz", "mean", 1.0, 1.0, 1.0, 0.3, 1.0, 0.5, None, adapt=True)
+    step = functools.partial(ts.kan.train_step, rule=rule)
+    arguments = model.functions_in("jax"), jnp.asarray(x, "float32"), jnp.asarray(y, "float32")
+    changes = ["kan_inner_change", "kan_inner_sums", "kan_outer_change", "kan_outer_values"]
+    assert kernels(lower(step, *arguments)) == ["kan_gram", *changes]
+
+
 def test_sp_jacrev_gathers_by_a_kernel() -> None:
     projection = make_jacobian_projection(SparsityPattern.random((20, 60), 0.1), mode="row")
     weights = jnp.ones((20, 60))

@@ -6,7 +6,7 @@ import pytest
 
 from tritonsnap import GRU, RNN, RTRL, SnAp
 from tritonsnap.online import chunk_choice
-from tritonsnap.online.chunk_structure import Gathered, Walked
+from tritonsnap.online.chunk_groups import Gathered, Walked
 from tritonsnap.plan.cost import TARGETS
 
 

@@ -45,6 +45,21 @@ def test_it_agrees_with_the_plans(cell, library: str) -> None:
         assert row.total_seconds == pytest.approx(10 * row.seconds)
 
 
+def test_it_says_what_the_automatic_choice_takes() -> None:
+    cell = ts.RNN(inputs=8, hidden=64, density=0.1, seed=1)
+    found = ts.explain(cell, batch=8, steps=192, library="jax")
+    for row, order in zip(found.rows, (1, 2, 3, None), strict=False):
+        chunking = ts.SnAp(cell, order).chunkings.find("auto", "xla", 192, 8)
+        assert row.chunk == (1 if chunking is None else chunking.steps)
+        if row.chunk == 1:
+            assert row.total_seconds == pytest.approx(192 * row.seconds)
+        else:
+            assert row.total_seconds < 192 * row.seconds
+    assert found.rows[3].chunk > 1
+    assert found.rows[-1].chunk is None
+    assert "chunk" in str(found).splitlines()[1]
+
+
 def test_known_sparsity() -> None:
     """The percentages of zeros that Menick et al. report, recurrent weights only."""
     sizes = {"inputs": 1, "hidden": 256, "density": 0.0625, "input_density": 1e-9}

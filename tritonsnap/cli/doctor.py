@@ -26,7 +26,8 @@ from tritonsnap.tuning import (
 
 PACKAGES = (
     ("numpy", "everything", "numpy"),
-    ("scipy", "faster sparse products on the CPU", "scipy"),
+    ("scipy", "faster sparse products and KANs on the CPU", "scipy"),
+    ("threadpoolctl", "KANs on a CPU that does other work too", "tritonsnap[kan]"),
     ("torch", "PyTorch tensors", "tritonsnap[torch]"),
     ("triton", "kernels on a GPU", "tritonsnap[torch]"),
     ("jax", "JAX arrays", "tritonsnap[jax]"),

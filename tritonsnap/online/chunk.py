@@ -35,7 +35,9 @@ from tritonsnap.online.backend import (
 from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.chunk_adjoint import AdjointWeights, Path, along_groups, prepare_adjoint
-from tritonsnap.online.chunk_structure import Chunking, Elementwise, Groups, Merged, Piece
+from tritonsnap.online.chunk_columns import Piece
+from tritonsnap.online.chunk_groups import Groups, Merged
+from tritonsnap.online.chunk_structure import Chunking, Elementwise
 from tritonsnap.online.trees import map_tree
 from tritonsnap.ops import influence_gradient
 

@@ -14,7 +14,8 @@ from tritonsnap.online.backend import (
     zero_where,
 )
 from tritonsnap.online.cell import Linearization, Params
-from tritonsnap.online.chunk_structure import Chunking, Gathered, Groups, Walked
+from tritonsnap.online.chunk_groups import Gathered, Groups, Walked
+from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import DynamicsStructure
 from tritonsnap.ops import masked_dsmm
 
@@ -59,11 +60,16 @@ def prepare_adjoint(
     walked: tuple[Any, ...] = ()
     if chunking.adjoint_dynamics is not None:
         walked = chunking.adjoint_dynamics.prepare(params, False)
-    supports = [one.way.support for one in chunking.groups if isinstance(one.way, Gathered)]
-    if not supports:
+    gathered = _gathered(chunking)
+    if not gathered:
         return AdjointWeights(walked, ())
     terms = dynamics.dense_terms(params)
-    return AdjointWeights(walked, tuple(_at_supports(terms, support) for support in supports))
+    return AdjointWeights(walked, tuple(_at_supports(terms, support) for _, support in gathered))
+
+
+def _gathered(chunking: Chunking) -> list[tuple[Groups, Any]]:
+    """The groups that are not walked, with their supports."""
+    return [(g, g.way.support) for g in chunking.groups if isinstance(g.way, Gathered)]
 
 
 def _at_supports(terms: tuple[Any, ...], support: Any) -> tuple[Any, ...]:
@@ -86,12 +92,8 @@ def along_groups(
     """Carry the adjoints of all groups back through the chunk."""
     batch = stretch.delta.shape[1]
     ways: list[_Walks | _Dense] = [
-        _Dense(one, dynamics, matrices)
-        for one, matrices in zip(
-            (one for one in chunking.groups if isinstance(one.way, Gathered)),
-            weights.gathered,
-            strict=True,
-        )
+        _Dense(one, support, dynamics, matrices)
+        for (one, support), matrices in zip(_gathered(chunking), weights.gathered, strict=True)
     ]
     if chunking.adjoint is not None:
         ways.append(_Walks(chunking, weights.walked))
@@ -119,8 +121,11 @@ class _Dense:
     D^T is made for each row of the batch, and it is [G, batch, S, 1 + S].
     """
 
-    def __init__(self, one: Groups, dynamics: DynamicsStructure, weights: tuple[Any, ...]) -> None:
+    def __init__(
+        self, one: Groups, support: Any, dynamics: DynamicsStructure, weights: tuple[Any, ...]
+    ) -> None:
         self.one = one
+        self.support = support
         self.dynamics = dynamics
         self.weights = weights
         self.batch_axis = 2 if len(weights) == 1 else 1
@@ -138,7 +143,7 @@ class _Dense:
         return xp.moveaxis(start, 0, self.batch_axis) + xp.zeros((1,), dtype=delta.dtype)
 
     def with_delta(self, block: Any, delta: Any) -> Any:
-        return add_to_first(block, self._placed(take_or_zero(delta, self.one.way.support)))
+        return add_to_first(block, self._placed(take_or_zero(delta, self.support)))
 
     def own_rows(self, block: Any) -> Any:
         """The rows of each group's own units, still in the order of the adjoint."""
@@ -154,7 +159,7 @@ class _Dense:
 
     def back(self, block: Any, step: Linearization, reset: Any) -> Any:
         gains = [
-            self._placed(take_or_zero(gain, self.one.way.support))
+            self._placed(take_or_zero(gain, self.support))
             for gain in self.dynamics.term_gains(step)
         ]
         if self.batch_axis == 2:
@@ -188,27 +193,28 @@ class _Walks:
             chunking.adjoint_dynamics,
             weights,
         )
-        self.groups = [one for one in chunking.groups if isinstance(one.way, Walked)]
+        self.groups = [(g, g.way) for g in chunking.groups if isinstance(g.way, Walked)]
 
     def end(self, delta: Any, batch: int) -> tuple[Any, ...]:
         xp = namespace_of(delta)
         blocks = []
-        for one, shape in zip(self.groups, self.plan.packing_for(delta).shapes("x"), strict=True):
-            place = index_like(delta, one.way.place)[:, None]
+        shapes = self.plan.packing_for(delta).shapes("x")
+        for (_, way), shape in zip(self.groups, shapes, strict=True):
+            place = index_like(delta, way.place)[:, None]
             identity = xp.astype(xp.arange(shape[-1])[None, :] == place + 1, delta.dtype)
             blocks.append(identity + xp.zeros((batch, 1, 1), dtype=delta.dtype))
         return tuple(blocks)
 
     def with_delta(self, blocks: tuple[Any, ...], delta: Any) -> tuple[Any, ...]:
         return tuple(
-            add_to_first(block, take_or_zero(delta, one.way.row))
-            for one, block in zip(self.groups, blocks, strict=True)
+            add_to_first(block, take_or_zero(delta, way.row))
+            for (_, way), block in zip(self.groups, blocks, strict=True)
         )
 
     def own_rows(self, blocks: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(
             take_or_zero(block, one.unit_row.reshape(-1), axis=-2)
-            for one, block in zip(self.groups, blocks, strict=True)
+            for (one, _), block in zip(self.groups, blocks, strict=True)
         )
 
     def back(self, blocks: tuple[Any, ...], step: Linearization, reset: Any) -> tuple[Any, ...]:
@@ -220,9 +226,9 @@ class _Walks:
 
     def paths(self, blocks: tuple[Any, ...], emitted: tuple[Any, ...]) -> dict[int, Path]:
         found = {}
-        for one, block, rows in zip(self.groups, blocks, emitted, strict=True):
+        for (one, way), block, rows in zip(self.groups, blocks, emitted, strict=True):
             num_groups, size = one.shape[:2]
-            if one.way.rows is not None:
-                block = take_or_zero(block, one.way.rows.reshape(-1), axis=-2)
+            if way.rows is not None:
+                block = take_or_zero(block, way.rows.reshape(-1), axis=-2)
             found[id(one)] = Path(rows, block.reshape(-1, num_groups, size, block.shape[-1]))
         return found

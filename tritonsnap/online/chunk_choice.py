@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tritonsnap.online.chunk_structure import (
-    BlockRows,
-    Chunking,
-    Columns,
-    adjoint_plan,
-    can_chunk,
-    gathered_step,
-    split_by_rows,
-)
+from tritonsnap.online.chunk_columns import Columns, can_chunk
+from tritonsnap.online.chunk_groups import BlockRows, adjoint_plan, gathered_step, split_by_rows
+from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import DynamicsStructure
 from tritonsnap.plan.blocks import ElementwiseBlock, Regime, WalkBlock
 from tritonsnap.plan.calibration import calibrated_target

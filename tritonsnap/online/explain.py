@@ -16,7 +16,9 @@ from tritonsnap.arrays import LIBRARIES, Library, fastest_library
 from tritonsnap.checks import check_choice, check_instance, check_integer
 from tritonsnap.files import write_atomically
 from tritonsnap.online.cell import Cell
+from tritonsnap.online.chunk_choice import predicted_seconds
 from tritonsnap.online.dynamics import dynamics_pattern, preactivation_pattern
+from tritonsnap.online.snap import SnAp
 from tritonsnap.plan.assignment import choose, count_flops
 from tritonsnap.plan.cost import TARGETS, Target, group_costs
 from tritonsnap.plan.dsmm_plan import default_target
@@ -27,6 +29,7 @@ from tritonsnap.sparsity.snap import check_order, snap_pattern
 
 _FLOAT = 4  # bytes of a float32
 _MOST_PIXELS = 512
+_MOST_PARAMETERS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,11 @@ class Method:
         Floating-point operations: forward pass, update and gradient.
     seconds
         Predicted for one step: forward pass, update of the influence and gradient, step by step.
+    chunk
+        Steps that `sequence` with ``chunk="auto"`` goes through at once, as the cost model finds it
+        cheapest; 1 if it goes step by step, None if the network is too large to find that out here.
     total_seconds
-        Predicted for the sequence.
+        Predicted for the sequence, gone through in this way.
     """
 
     name: str
@@ -67,6 +73,7 @@ class Method:
     bytes: int
     flops: int
     seconds: float
+    chunk: int | None
     total_seconds: float
 
 
@@ -102,7 +109,10 @@ class Explanation:
     def __str__(self) -> str:
         total = f"time, T={self.steps}"
         header = ("", "nonzeros", "density", "groups", "rows", "regimes", "memory")
-        table = [(*header, "FLOP/step", "time/step", total), *(_line(row) for row in self.rows)]
+        table = [
+            (*header, "FLOP/step", "time/step", "chunk", total),
+            *(_line(row) for row in self.rows),
+        ]
         widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
         text = [
             "  ".join(
@@ -164,7 +174,8 @@ def explain(
     """Say what SnAp-n, exact RTRL and BPTT would cost for a cell, without running them.
 
     Works on groups of columns: nothing of the size of the influence is allocated, so a case far
-    too large to run is explained as well.
+    too large to run is explained as well. Up to 2^18 parameters it also says in which chunks
+    `sequence` would go through time, and counts the sequence so.
 
     Parameters
     ----------
@@ -239,6 +250,14 @@ def _method(
     each = nanoseconds + target.element * nonzeros + target.multiply_add * forward
     calls = target.block * len(assignment)  # the only part that a batch does not multiply
     seconds = (batch * (each - calls) + calls) * 1e-9
+    chunk, total = None, steps * seconds
+    if cell.num_parameters <= _MOST_PARAMETERS:
+        learner = SnAp(cell, order)
+        chunking = learner.chunkings.find("auto", target.name, steps, batch)
+        chunk = 1 if chunking is None else chunking.steps
+        if chunking is not None:
+            influence = predicted_seconds(learner, "auto", target.name, steps, batch)
+            total = steps * batch * target.multiply_add * forward * 1e-9 + influence
     regimes: Counter[str] = Counter()
     for regime, members in assignment:
         regimes[str(regime)] += len(members)
@@ -253,7 +272,8 @@ def _method(
         bytes=_FLOAT * batch * nonzeros,
         flops=batch * (product + 2 * nonzeros + 2 * cell.num_parameters + 2 * forward),
         seconds=seconds,
-        total_seconds=steps * seconds,
+        chunk=chunk,
+        total_seconds=total,
     )
 
 
@@ -277,6 +297,7 @@ def _bptt(cell: Cell, target: Target, batch: int, steps: int) -> Method:
         bytes=_FLOAT * batch * steps * remembered,
         flops=batch * 2 * products,
         seconds=seconds,
+        chunk=None,
         total_seconds=steps * seconds,
     )
 
@@ -339,6 +360,7 @@ def _line(row: Method) -> tuple[str, ...]:
         _scaled(row.bytes, _BYTES),
         _scaled(row.flops, _COUNTS),
         _scaled(row.seconds, _TIMES),
+        "-" if row.chunk is None else str(row.chunk),
         _scaled(row.total_seconds, _TIMES),
     )
 

@@ -1,0 +1,320 @@
+"""Groups of several rows in a chunk: how their adjoints lie in memory, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritonsnap.online.cell import Cell
+from tritonsnap.online.chunk_columns import Columns, Piece
+from tritonsnap.plan.blocks import Block, Regime, WalkBlock
+from tritonsnap.plan.calibration import calibrated_target
+from tritonsnap.plan.compact import compact
+from tritonsnap.plan.cost import Target, group_costs, partition
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.packing import Packing
+
+_LEAST_ROWS = 8
+"""Sources are gathered for groups of so many rows, beside whose influence that is little."""
+
+_WIDER = 1.25
+"""Blocks are seen as one if the widest has at most so many times the columns of any other."""
+
+_MOST_PARTS = 3
+"""Parts of a block whose adjoints are carried back by dense products."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """An adjoint carried back by dense products.
+
+    Attributes
+    ----------
+    support : [G, S]
+        The rows of each group, those of its own units first; one past the last at padding.
+    """
+
+    support: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Walked:
+    """An adjoint carried back by walks: R rows, those of one group behind those of another.
+
+    Attributes
+    ----------
+    row : [R]
+        The row of the state.
+    place : [R]
+        Which row of its group it is.
+    rows : [G, S] or None
+        Where the rows of each group lie, R at padding; None if they are in order.
+    """
+
+    row: Any
+    place: Any
+    rows: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Some groups of a block, with several rows each, and how their adjoint lies in memory.
+
+    Attributes
+    ----------
+    numbers
+        Which blocks of the packing they are from.
+    shape
+        (G, S, U, C): groups, rows and units in each at most, columns.
+    pieces, order
+        As in `Elementwise`.
+    way
+        How the adjoint is carried back.
+    unit_row : [G, parts, U] or None
+        The row of the adjoint that each part of each unit is; one past the last where there is
+        none; None if they are the first of each group.
+    gain_row : [G, parts, U]
+        The row of the state that it is.
+    influence_rows : [G, S] or None
+        Where the rows of each group lie in the blocks, one behind the other, and one past the last
+        at padding; None if they are all, in order.
+    """
+
+    numbers: tuple[int, ...]
+    shape: tuple[int, int, int, int]
+    pieces: tuple[Piece, ...]
+    order: Any
+    way: Gathered | Walked
+    unit_row: Any
+    gain_row: Any
+    influence_rows: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """How a block is put together of `Groups`.
+
+    Attributes
+    ----------
+    number
+        Which block of the packing it is.
+    rows : [N] or None
+        Where its rows lie among those of all `Groups` of the same blocks, one past the last at
+        padding; None if it is all of them, in order.
+    groups : [G] or None
+        The same for its groups.
+    """
+
+    number: int
+    rows: Any
+    groups: Any
+
+
+def adjoint_plan(packing: Packing, numbers: Sequence[int]) -> DsmmPlan:
+    """The plan of ``[lambda | Phi^T]`` for the groups of some blocks, one walk for each."""
+    blocks = [packing.blocks[number] for number in numbers]
+    members = np.concatenate([block.groups for block in blocks])
+    mask = packing.groups.mask
+    kinds = packing.groups.mask_kind[members]
+    sizes = np.diff(mask.support_indptr)[kinds]
+    supports = mask.kinds_as_columns(kinds)
+    columns = supports.take_columns(np.repeat(np.arange(len(kinds)), 1 + sizes))
+    plan = DsmmPlan(columns, columns, packing.dynamics.transpose())
+    costs = group_costs(plan.groups, plan.dynamics, calibrated_target(packing.target.name))
+    ends = np.cumsum([len(block.groups) for block in blocks])
+    assignment = tuple(
+        (Regime.WALK, np.arange(end - len(block.groups), end))
+        for block, end in zip(blocks, ends, strict=True)
+    )
+    plan.restricted = packing.restricted
+    return plan.with_packing(
+        Packing.from_assignment(
+            plan.groups, plan.dynamics, packing.target, costs, assignment, plan.restricted
+        )
+    )
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """The rows of a block by groups.
+
+    Attributes
+    ----------
+    supports : int64 [G, S]
+        The rows of the state, ascending; at padding one past the last.
+    places : int64 [G, S]
+        Where they lie in the block; at padding `total`.
+    sizes : int64 [G]
+        How many they are.
+    total
+        Rows of the block, with its padding.
+    """
+
+    supports: NDArray[np.int64]
+    places: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    total: int
+
+    @classmethod
+    def of(cls, block: Block, num_rows: int) -> BlockRows:
+        """Read them from a walk or a dense block."""
+        if not isinstance(block, WalkBlock):
+            supports = np.asarray(block.mask_support, np.int64)  # type: ignore[union-attr]
+            inside = supports < num_rows
+            places = np.where(inside, np.arange(supports.size).reshape(supports.shape), inside.size)
+            return cls(supports, places, inside.sum(axis=1), supports.size)
+        total = len(block.mask_row)
+        sizes = np.diff(block.mask_indptr.astype(np.int64))
+        inside = np.arange(int(sizes.max(initial=0))) < sizes[:, None]
+        supports = np.full(inside.shape, num_rows, np.int64)
+        supports[inside] = block.mask_row
+        places = np.full(inside.shape, total, np.int64)
+        places[inside] = np.arange(total)
+        return cls(supports, places, sizes, total)
+
+    @classmethod
+    def joined(cls, blocks: Sequence[Block], num_rows: int) -> BlockRows:
+        """Those of several blocks, one behind the other."""
+        parts = [cls.of(block, num_rows) for block in blocks]
+        total, begin = sum(part.total for part in parts), 0
+        size = max(part.supports.shape[1] for part in parts)
+        supports, places = [], []
+        for part in parts:
+            width = ((0, 0), (0, size - part.supports.shape[1]))
+            here = np.where(part.places < part.total, part.places + begin, total)
+            supports.append(np.pad(part.supports, width, constant_values=num_rows))
+            places.append(np.pad(here, width, constant_values=total))
+            begin += part.total
+        sizes = np.concatenate([part.sizes for part in parts])
+        return cls(np.concatenate(supports), np.concatenate(places), sizes, total)
+
+    def take(self, members: NDArray[np.int64]) -> BlockRows:
+        """Those of some groups."""
+        size = int(self.sizes[members].max(initial=0))
+        supports, places = (table[members, :size] for table in (self.supports, self.places))
+        return BlockRows(supports, places, self.sizes[members], self.total)
+
+
+def split_by_rows(sizes: NDArray[np.int64], terms: int, price: Target) -> list[NDArray[np.int64]]:
+    """Groups whose adjoints are carried back together: few parts, with little padding."""
+
+    def cost(items: NDArray[np.int64]) -> float:
+        return len(items) * gathered_step(int(sizes[items].max()), terms, price)
+
+    return partition(sizes, cost, _MOST_PARTS, price.block)
+
+
+def gathered_step(size: int, terms: int, price: Target) -> float:
+    """Nanoseconds that dense products take to carry the adjoint of `size` rows one step back."""
+    made = 0.0 if terms == 1 else terms * price.element * size**2  # D[S, S]
+    products = price.multiply_add * size**2 * (1 + size)
+    return made + products + 2 * price.element * size * (1 + size)
+
+
+def build_groups(
+    numbers: tuple[int, ...],
+    columns: Columns,
+    cell: Cell,
+    rows: BlockRows,
+    walk: WalkBlock | None,
+) -> tuple[Groups, BlockRows]:
+    """Groups of a block whose adjoint is walked, or else gathered; and their rows in its order."""
+    num_rows = cell.rows
+    num_groups, num_units = columns.units.shape
+    parts = np.arange(len(cell.parts))[:, None]
+    gain_row = parts * cell.hidden + columns.units[:, None, :]  # [G, parts, U]
+    first = walk is None and np.all(columns.num_units == num_units)
+    if first:
+        own = np.zeros((num_groups, cell.hidden + 1), bool)
+        own[np.arange(num_groups)[:, None], columns.units] = True
+        unit = np.where(rows.supports < num_rows, rows.supports % cell.hidden, cell.hidden)
+        mine = np.take_along_axis(own, unit, axis=1)
+        order = np.argsort(~mine, axis=1, kind="stable")
+        rows = replace(
+            rows,
+            supports=np.take_along_axis(rows.supports, order, axis=1),
+            places=np.take_along_axis(rows.places, order, axis=1),
+        )
+    inside = rows.supports < num_rows
+    place = np.arange(rows.supports.size).reshape(rows.supports.shape)
+    total = rows.supports.size
+    way: Gathered | Walked = Gathered(compact(rows.supports))
+    if walk is not None:
+        total = int(inside.sum())
+        place = np.full(rows.supports.shape, total, np.int64)
+        place[inside] = np.arange(total)
+        way = Walked(
+            compact(rows.supports[inside]),
+            compact(np.nonzero(inside)[1]),
+            None if inside.all() else compact(place),
+        )
+    unit_row = None
+    if not first:
+        unit_row = np.full(gain_row.shape, total, np.int64)
+        for group, size in enumerate(rows.sizes):
+            support = rows.supports[group, :size]
+            found = np.minimum(np.searchsorted(support, gain_row[group]), size - 1)
+            known = support[found] == gain_row[group]
+            unit_row[group] = np.where(known, place[group, found], unit_row[group])
+    pieces, order = columns.pieces(gather=rows.supports.shape[1] >= _LEAST_ROWS)
+    in_order = np.array_equal(rows.places.ravel(), np.arange(rows.total))
+    groups = Groups(
+        numbers=numbers,
+        shape=(num_groups, rows.supports.shape[1], num_units, columns.column.shape[1]),
+        pieces=pieces,
+        order=order,
+        way=way,
+        unit_row=None if unit_row is None else compact(unit_row),
+        gain_row=compact(gain_row),
+        influence_rows=None if in_order else compact(rows.places),
+    )
+    return groups, rows
+
+
+def join_blocks(packing: Packing, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    """Blocks that may be seen as one, since they are about equally wide."""
+    joined: list[tuple[int, ...]] = []
+    for number in sorted(numbers, key=lambda n: -packing.blocks[n].columns.width):
+        width = packing.blocks[number].columns.width
+        if joined and packing.blocks[joined[-1][0]].columns.width <= _WIDER * width:
+            joined[-1] = (*joined[-1], number)
+        else:
+            joined.append((number,))
+    return joined
+
+
+def merge_groups(
+    packing: Packing,
+    numbers: Sequence[int],
+    rows: Sequence[BlockRows],
+    members: Sequence[NDArray[np.int64]],
+) -> list[Merged]:
+    """How blocks are put together of parts with the groups `members` of all of them."""
+    places = np.concatenate([part.places.ravel() for part in rows])
+    total = rows[0].total
+    at = np.full(total + 1, len(places), np.int64)
+    at[places] = np.arange(len(places))
+    order = np.argsort(np.concatenate(members), kind="stable")
+    found, row, group = [], 0, 0
+    for number in numbers:
+        block = packing.blocks[number]
+        num_rows, num_groups = int(np.prod(block.mask_shape[:-1])), block.columns.num_groups
+        found.append(
+            Merged(
+                number,
+                _unless_in_order(at[row : row + num_rows], len(places)),
+                _unless_in_order(order[group : group + num_groups], len(order)),
+            )
+        )
+        row, group = row + num_rows, group + num_groups
+    return found
+
+
+def _unless_in_order(index: NDArray[np.int64], length: int) -> Any:
+    """None if the index is 0, 1, 2, ... up to `length`."""
+    in_order = len(index) == length and np.array_equal(index, np.arange(length))
+    return None if in_order else compact(index)

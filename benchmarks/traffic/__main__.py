@@ -142,7 +142,7 @@ def _plot(found: dict[Case, Traffic]) -> object:
     for ax in axes[:2]:
         ax.set_yscale("log")
     axes[2].set_ylim(0, 1.05)
-    axes[0].legend()
+    axes[2].legend(loc="lower left", fontsize=7)
     return figure
 
 

@@ -214,11 +214,13 @@ class SnAp(Learner):
             return total, by_parameter, carry
         return total, (by_parameter, readout_gradients), carry
 
-    def chunking(self, chunk: int | Literal["auto"], xs: Any) -> Chunking | None:
+    def chunking(self, chunk: int | Literal["auto"] | Chunking, xs: Any) -> Chunking | None:
         """How `sequence` goes through `xs`; see `Learner.chunking`.
 
         A number chunks every block, "auto" those for which the cost model predicts a gain.
         """
+        if isinstance(chunk, Chunking):
+            return chunk
         check_chunk(chunk)
         packing = self.plan.packing_for(xs)
         if chunk == 1 or packing.target.canonical:

@@ -1,16 +1,15 @@
 """How far SnAp-1, SnAp-2, RTRL and BPTT get in the copy task on the same data.
 
-``python -m benchmarks.copy_task [--steps N] [--seeds N] [--quick]`` trains a GRU of 128 units, 75 %
-of whose recurrent weights are missing, on the curriculum of Menick et al. (ICLR 2021, section 5.2):
-repeat L bits, where L grows by one whenever the loss falls below 0.15 bits. Every method sees the
-same stream of symbols, starts from the same parameters and updates them every `UPDATE_EVERY` time
-steps. BPTT looks back as many steps and no further; the influence of the others goes on across
-updates. The curves are the lengths asked for, by time steps. ``--quick`` takes seconds.
+``python -m benchmarks.copy_task [--hidden N] [--steps N] [--seeds N]`` trains a GRU of 128 units,
+75 % of whose recurrent weights are missing, on the curriculum of Menick et al. (ICLR 2021, section
+5.2): repeat L bits, where L grows by one whenever the loss falls below 0.15 bits. Every method sees
+the same stream of symbols, starts from the same parameters and updates them every `UPDATE_EVERY`
+time steps. BPTT looks back as many steps and no further; the influence of the others goes on across
+updates. The curves are the lengths asked for, by time steps.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.report import (
-    RESULTS,
+    Parser,
     Row,
     environment,
     markdown_table,
@@ -83,22 +82,21 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print the last rows, write all of them and the plot."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.copy_task", description=__doc__)
+    parser = Parser(NAME, __doc__, hidden=16, steps=800)
+    parser.add_argument("--hidden", type=int, default=128, help="units")
     parser.add_argument("--steps", type=int, default=4_000, help="time steps of each run")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each method")
-    parser.add_argument("--quick", action="store_true", help="16 units and 800 steps")
-    arguments = parser.parse_args(argv)
-    hidden, steps = (16, 800) if arguments.quick else (128, arguments.steps)
-    runs = [(name, seed) for seed in range(arguments.seeds) for name in METHODS]
+    options = parser.parse_args(arguments)
+    runs = [(name, seed) for seed in range(options.seeds) for name in METHODS]
     rows: list[Row] = []
     for name, seed in tqdm(runs, desc=NAME, unit="run"):
-        rows += train(name, hidden, steps, seed)
-    print(markdown_table([row for row in rows if row.parameters["step"] == steps]))
-    print(f"results are in {write_report(NAME, rows, results=results)}")
-    device = environment()["device"]
-    print(f"plot is in {plot(rows, results_path(NAME, device, '.png', results))}")
+        rows += train(name, options.hidden, options.steps, seed)
+    print(markdown_table([row for row in rows if row.parameters["step"] == options.steps]))
+    print(f"results are in {write_report(NAME, rows, results=options.results)}")
+    path = results_path(NAME, environment()["device"], ".png", options.results)
+    print(f"plot is in {plot(rows, path)}")
     return 0
 
 

@@ -4,19 +4,18 @@
 the recurrent weights from 1e-4 to 1 (SnAp-2, float32) on the GPU if there is one, otherwise on
 the CPU, and checks every variant before it is timed.
 
-On a GPU: ours, the dense product (cuBLAS) and mask, the seed paper's kernel of one thread per
+On a GPU: ours, the dense product (cuBLAS) and mask, snapjax's kernel of one thread per
 nonzero, a sparse-dense product of `torch.sparse` with the mask's entries taken from it, and
 CuPy's cuSPARSE where CuPy is installed. On the CPU: ours in NumPy (with SciPy where it is), the
-dense product and mask, SciPy's sparse product and mask, and the seed paper's algorithm as a
+dense product and mask, SciPy's sparse product and mask, and that algorithm as a
 compiled loop. Dense variants are left out where X would need over 4 GB, loops on the CPU where
 they would take over 2^30 steps; of large influences a sample of the units' columns is taken.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,8 +24,9 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from benchmarks.masked_dsmm import seed_loop
+from benchmarks.masked_dsmm import nonzero_loop
 from benchmarks.report import (
+    Parser,
     Row,
     compare,
     environment,
@@ -73,12 +73,12 @@ def cpu_variants(plan: DsmmPlan, d: NDArray[Any], x: NDArray[Any]) -> Calls:
     def loop() -> NDArray[Any]:
         out = np.empty_like(x)
         for one, values, into in zip(d, x, out, strict=True):
-            seed_loop(one, values, indptr, rows, rows, cols, into)
+            nonzero_loop(one, values, indptr, rows, rows, cols, into)
         return out
 
     sizes = np.diff(indptr)
     if len(x) * int((sizes**2).sum()) < _MOST_STEPS:
-        calls["seed loop (numba)"] = loop
+        calls["loop over nonzeros (numba)"] = loop
         if len(d) == 1:
             calls["SciPy sparse product and mask"] = sparse
     if _dense_bytes(plan, x.shape[0]) < _DENSE_LIMIT:
@@ -194,21 +194,23 @@ def plot(rows: list[Row]) -> Any:
     return figure
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; print, plot and write its table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.density_sweep", description=__doc__)
+    parser = Parser(
+        "density_sweep", __doc__, hidden=256, repeats=3, densities=(1e-3, 1e-2, 0.1, 1.0)
+    )
     parser.add_argument("--hidden", type=int, default=1024, help="units")
     parser.add_argument("--order", type=int, default=2, help="steps of SnAp")
     parser.add_argument("--batch", type=int, default=1, help="batch rows")
     parser.add_argument("--repeats", type=int, default=10, help="samples of each variant")
     parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     rows = run(
         options.hidden, options.order, options.batch, options.repeats, tuple(options.densities)
     )
     print(markdown_table(rows))
-    print(f"results are in {write_report('density_sweep', rows)}")
-    path = results_path("density_sweep", environment()["device"], ".png")
+    print(f"results are in {write_report('density_sweep', rows, results=options.results)}")
+    path = results_path("density_sweep", environment()["device"], ".png", options.results)
     print(f"the plot is {save_figure(plot(rows), path)}")
     return 0
 

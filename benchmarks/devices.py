@@ -15,14 +15,14 @@ to use N devices: columns only, and the best mesh of columns and rows of the bat
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from benchmarks.report import (
-    RESULTS,
+    Parser,
     Row,
     format_table,
     new_figure,
@@ -34,6 +34,7 @@ from benchmarks.roofline import H200
 from tritonsnap import GRU, RNN, RTRL, SnAp
 from tritonsnap.plan import Packing, Partition
 
+DEVICE = "simulated H200"
 DEVICES = tuple(2**n for n in range(11))
 BATCH = 32
 STEPS = 32
@@ -211,7 +212,7 @@ def table_of(network: Network, devices: Sequence[int]) -> str:
     return format_table(header, lines)
 
 
-def plot(networks: dict[str, Network], devices: Sequence[int]) -> None:
+def plot(networks: dict[str, Network], devices: Sequence[int], results: Path) -> None:
     """Speed-up and memory over the number of devices."""
     figure, (speed, memory) = new_figure(columns=2)
     for name, network in networks.items():
@@ -231,19 +232,20 @@ def plot(networks: dict[str, Network], devices: Sequence[int]) -> None:
         axis.set(xscale="log", yscale="log", xlabel="devices (simulated H200)")
         axis.set_ylabel(label, fontsize="small")
     speed.legend(fontsize="x-small", frameon=False)
-    save_figure(figure, results_path("devices", "simulated H200", ".png", RESULTS))
+    save_figure(figure, results_path("devices", DEVICE, ".png", results))
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the simulation, print its tables and write report and plot."""
-    argparse.ArgumentParser(prog="python -m benchmarks.devices", description=__doc__).parse_args()
+    options = Parser("devices", __doc__).parse_args(arguments)
     networks = {name: Network(make()) for name, make in NETWORKS.items()}
     rows = []
     for name, network in networks.items():
         print(f"\n{name}, batch {BATCH}\n\n{table_of(network, DEVICES)}")
         rows += list(rows_of(name, network, DEVICES))
-    plot(networks, DEVICES)
-    print(f"\nresults are in {write_report('devices', rows, device='simulated H200')}")
+    plot(networks, DEVICES, options.results)
+    path = write_report("devices", rows, device=DEVICE, results=options.results)
+    print(f"\nresults are in {path}")
     return 0
 
 

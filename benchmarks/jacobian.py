@@ -7,7 +7,6 @@ how much memory our Jacobians and dense `jax.jacrev` take for one step of a tanh
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from jax.experimental.sparse import BCOO
 from scipy.sparse import coo_matrix
 
 from benchmarks.report import (
-    RESULTS,
+    Parser,
     Row,
     compare,
     environment,
@@ -265,9 +264,8 @@ def _normal(size: int, seed: int = 0) -> jax.Array:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and print its tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.jacobian", description=__doc__)
+    parser = Parser("jacobian", __doc__, repeats=3)
     parser.add_argument("--repeats", type=int, default=50, help="samples per variant")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
     timed = first_coloring(banded())
     for make in (banded, snap1, two_steps, random, brusselator):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,11 @@ Curve = list[Point]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run every variant, print the table, write the report and the plot."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kan", description=__doc__)
+    parser = report.Parser("kan", __doc__, task="formula3", records=4_000, epochs=2)
     parser.add_argument("--task", choices=TASKS, default="det4")
     parser.add_argument("--epochs", type=int, help="default: the task's")
     parser.add_argument("--records", type=int, help="to train on; default: the task's")
     parser.add_argument("--variants", nargs="+", metavar="NAME", help="default: all")
-    parser.add_argument("--results", type=Path, default=report.RESULTS, help="where to write")
     options = parser.parse_args(arguments)
     task = TASKS[options.task]
     epochs = options.epochs or task.epochs

@@ -1,16 +1,15 @@
-"""One masked product ``M * (D X)`` on the CPU, every face against the seed paper's algorithm.
+"""One masked product ``M * (D X)`` on the CPU, every face against a loop over nonzeros.
 
-``python -m benchmarks.masked_dsmm [--repeats N]`` times, interleaved in one run, on recurrent
-networks of several sizes (float32): NumPy alone, NumPy with SciPy, JAX and torch on packed values
-(batch 1 and 8), NumPy on flat values, every regime by itself, and as baseline a compiled
+``python -m benchmarks.masked_dsmm [--cases N ...] [--repeats N]`` times, interleaved in one run, on
+recurrent networks of several sizes (float32): NumPy alone, NumPy with SciPy, JAX, torch on packed
+values (batch 1 and 8), NumPy on flat values, every regime by itself, and as baseline a compiled
 single-thread loop over the nonzeros of the mask (numba). Each variant is compared with float64
 before it is timed. The automatic choice of regimes must not be over 1.5 times off the best.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,20 +22,22 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from benchmarks.report import Row, compare, markdown_table, measure, write_report
+from benchmarks.report import Parser, Row, compare, markdown_table, measure, write_report
 from tritonsnap import DsmmPlan, Regime, SparsityPattern, masked_dsmm, snap_pattern
 from tritonsnap.arrays import to_numpy
 from tritonsnap.plan import Packing
 
 CASES = ((256, 1.0, 1), (512, 0.1, 2), (512, 0.01, 3), (1024, 0.01, 2), (1024, 0.01, 3))
 """Units, density of the recurrent weights, order of SnAp: the rows of the table."""
-BASELINE = "seed loop (numba)"
+BASELINE = "loop over nonzeros (numba)"
 WORST_CHOICE = 1.5
 
 
 @numba.njit(cache=False)  # type: ignore[untyped-decorator]
-def seed_loop(d: Any, x: Any, x_indptr: Any, x_rows: Any, rows: Any, cols: Any, out: Any) -> None:
-    """For each nonzero (i, c) of the mask walk column c of X: the seed paper's kernel."""
+def nonzero_loop(
+    d: Any, x: Any, x_indptr: Any, x_rows: Any, rows: Any, cols: Any, out: Any
+) -> None:
+    """For each nonzero (i, c) of the mask walk column c of X: the algorithm of snapjax."""
     for nonzero in range(rows.size):
         row, col = rows[nonzero], cols[nonzero]
         total = np.float32(0)
@@ -114,10 +115,10 @@ def _operand(plan: DsmmPlan, packing: Packing, d: NDArray[np.float32]) -> NDArra
     return d if packing.wants_dense else np.ascontiguousarray(plan.dynamics.values_of(d))
 
 
-def run(repeats: int) -> list[Row]:
-    """Time all cases; raises an `AssertionError` if a result is wrong."""
+def run(cases: Sequence[tuple[int, float, int]], repeats: int) -> list[Row]:
+    """Time the cases; raises an `AssertionError` if a result is wrong."""
     rows: list[Row] = []
-    for units, density, order in tqdm(CASES, desc="cases"):
+    for units, density, order in tqdm(cases, desc="cases"):
         plan = recurrent_plan(units, density, order)
         rng = np.random.default_rng(0)
         for batch in (1, 8):
@@ -156,7 +157,7 @@ def _seed_product(
     plan: DsmmPlan, d: NDArray[np.float32], x: NDArray[np.float32], out: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     for row in np.ndindex(*x.shape[:-1]):
-        seed_loop(
+        nonzero_loop(
             d[row], x[row], plan.x.indptr, plan.x.rows, plan.mask.rows, plan.mask.cols, out[row]
         )
     return out
@@ -186,14 +187,16 @@ def worst_choices(rows: list[Row]) -> dict[str, float]:
     return worst
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print and write its table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.masked_dsmm", description=__doc__)
+    parser = Parser("masked_dsmm", __doc__, cases=[0, 2], repeats=5)
+    numbers = range(len(CASES))
+    parser.add_argument("--cases", type=int, nargs="+", choices=numbers, default=numbers)
     parser.add_argument("--repeats", type=int, default=30, help="samples of each variant")
-    rows = run(parser.parse_args().repeats)
+    options = parser.parse_args(arguments)
+    rows = run([CASES[number] for number in options.cases], options.repeats)
     print(markdown_table(rows))
-    path = write_report("masked_dsmm", rows)
-    print(f"results are in {path}")
+    print(f"results are in {write_report('masked_dsmm', rows, results=options.results)}")
     worst = worst_choices(rows)
     for name, ratio in worst.items():
         print(f"{name}: the chosen regimes take at most {ratio:.2f} times the best one's time")

@@ -1,4 +1,4 @@
-"""M * (D X) as the seed paper computes it: one thread per nonzero of M, walking a column of X.
+"""M * (D X) as snapjax computes it: one thread per nonzero of M, walking a column of X.
 
 The baseline of the density sweep and of the traffic model; nothing in tritonsnap uses it. Each
 thread loads the row and the column of its nonzero and the column's pointers, and then sums

@@ -9,6 +9,7 @@ A report is a JSON object with
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import io
 import json
@@ -30,6 +31,42 @@ from tritonsnap.files import write_atomically
 
 SCHEMA = "tritonsnap.benchmark/1"
 RESULTS = Path(__file__).parent / "results"
+QUICK_RESULTS = Path("runs") / "benchmarks-quick"
+
+
+class Parser(argparse.ArgumentParser):
+    """Options of a benchmark; all have ``--quick`` and ``--results``.
+
+    Parameters
+    ----------
+    name
+        Of the benchmark's module in `benchmarks`.
+    description
+        Its docstring.
+    quick
+        Values of its options that ``--quick`` chooses in place of their defaults: small sizes. The
+        results then go to `QUICK_RESULTS`, so that none that are worth keeping are overwritten.
+    """
+
+    def __init__(self, name: str, description: str | None, **quick: Any) -> None:
+        super().__init__(
+            prog=f"python -m benchmarks {name}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self._quick = {"results": QUICK_RESULTS, **quick}
+        self.add_argument("--quick", action="store_true", help="small, for a first look")
+        self.add_argument(
+            "--results", type=Path, default=RESULTS, help="folder of the results (%(default)s)"
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the options given over the defaults, the quick ones if asked for."""
+        args = list(sys.argv[1:] if args is None else args)
+        if "--quick" in args:
+            self.set_defaults(**self._quick)
+        return super().parse_known_args(args, namespace)
 
 
 class Quantiles(NamedTuple):
@@ -232,6 +269,23 @@ def write_report(
     return path
 
 
+def read_report(path: Path) -> tuple[dict[str, Any], list[Row]]:
+    """Read the header and the rows of a report.
+
+    Raises
+    ------
+    ValueError
+        If the file holds a report of another schema.
+    """
+    report = json.loads(path.read_text(encoding="utf-8"))
+    if report.get("schema") != SCHEMA:
+        raise ValueError(f"{path} has the schema {report.get('schema')!r} in place of {SCHEMA!r}")
+    rows = [
+        {key: value for key, value in row.items() if key != "benchmark"} for row in report["rows"]
+    ]
+    return report["header"], [Row(**row) for row in rows]
+
+
 def results_path(benchmark: str, device: str, suffix: str, results: Path = RESULTS) -> Path:
     """Name a result file of a device and make its folder."""
     folder = results / re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
@@ -295,9 +349,9 @@ def new_figure(columns: int = 1) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def save_figure(figure: Any, path: Path) -> Path:
+def save_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
     """Write a figure as PNG, atomically."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
+    figure.savefig(buffer, format="png", dpi=dpi)
     write_atomically(path, buffer.getvalue())
     return path

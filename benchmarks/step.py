@@ -8,8 +8,7 @@ CPU (256 units, 64 inputs, batch 8, float32, dense weights) and divides by the s
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.report import Quantiles, Row, compare, markdown_table, measure, write_report
+from benchmarks.report import (
+    Parser,
+    Quantiles,
+    Row,
+    compare,
+    markdown_table,
+    measure,
+    write_report,
+)
 from tritonsnap import BPTT, GRU, RNN, Cell, SnAp
 
 INPUTS, UNITS, BATCH, STEPS = 64, 256, 8, 48
@@ -65,17 +72,17 @@ def variants(cell: Cell) -> dict[str, Callable[[], Any]]:
     }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print and write its table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
+    parser = Parser("step", __doc__, repeats=3)
     parser.add_argument("--repeats", type=int, default=30, help="samples of each variant")
-    repeats = parser.parse_args().repeats
+    options = parser.parse_args(arguments)
     rows: list[Row] = []
     for kind in (RNN, GRU):
         seconds = measure(
             variants(kind(inputs=INPUTS, hidden=UNITS)),
             wait=jax.block_until_ready,
-            repeats=repeats,
+            repeats=options.repeats,
         )
         parameters = {"units": UNITS, "inputs": INPUTS, "batch": BATCH, "steps": STEPS}
         rows += [
@@ -84,7 +91,7 @@ def main() -> int:
         ]
     rows = compare(rows, BASELINE)
     print(markdown_table(rows))
-    print(f"results are in {write_report('step', rows)}")
+    print(f"results are in {write_report('step', rows, results=options.results)}")
     return 0
 
 

@@ -12,12 +12,14 @@ import tritonsnap as ts  # noqa: E402
 from tritonsnap.jax import (  # noqa: E402
     coo_to_csr,
     influence_gradient,
+    influence_step,
     influence_update,
     make_jacobian_projection,
     masked_dsmm,
     masked_outer,
     sp_jacrev,
 )
+from tritonsnap.sparsity import Compression, Projection  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,6 +57,44 @@ def test_ops_and_their_gradients(order: int | None) -> None:
         with jax.default_device(device):
             operands = [jnp.asarray(one, jnp.float32) for one in (d, j, r, delta, gains, sources)]
             found.append(jax.jit(results)(structure, *operands))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4 * np.abs(one).max())
+
+
+def test_a_step_of_snap1_and_a_compressed_jacobian() -> None:
+    learner = ts.SnAp(ts.GRU(inputs=5, hidden=40, density=0.1, seed=0), order=1)
+    structure, plan = learner.structure, learner.plan
+    random = np.random.default_rng(0)
+    batch, (rows, columns) = 3, plan.mask.shape
+    own = np.concatenate([structure.unit + 40 * part for part in range(rows // 40)])
+    every = np.tile(np.arange(columns), rows // 40)
+    mask = ts.SparsityPattern.from_coo(own, every, plan.mask.shape)
+    projection = Projection.of(Compression.of(mask, mode="row"))
+    colored = ts.CompressedStructure(plan, projection)
+
+    def results(structure: Any, colored: Any, d: Any, j: Any, delta: Any, *added: Any) -> Any:
+        gains, sources, values = added
+        factors = ts.Factors(gains, sources, structure)
+        compressed = ts.Compressed(values, colored)
+        return [
+            *influence_step(d, j, factors, delta, structure.plan, form="values"),
+            *influence_step(d, j, compressed, delta, colored.plan, form="values"),
+        ]
+
+    shapes = (
+        (batch, plan.dynamics.nnz),
+        (batch, plan.mask.nnz),
+        (batch, rows),
+        (batch, structure.num_targets, rows),
+        (batch, structure.num_sources),
+        (batch, colored.num_colors, columns),
+    )
+    drawn = [random.standard_normal(shape) for shape in shapes]
+    found = []
+    for device in (jax.devices("cpu")[0], jax.devices()[0]):
+        with jax.default_device(device):
+            operands = [jnp.asarray(one, jnp.float32) for one in drawn]
+            found.append(jax.jit(results)(structure, colored, *operands))
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4 * np.abs(one).max())
 

@@ -57,15 +57,17 @@ def test_coo_to_csr(is_sorted: bool) -> None:
 class Step:
     """A step of a network's influence on the GPU: flat values, factors, and a gradient."""
 
-    def __init__(self, order: int, hidden: int = 64, batch: int = 4) -> None:
+    def __init__(
+        self, order: int, hidden: int = 64, batch: int = 4, dtype: torch.dtype = torch.float32
+    ) -> None:
         from tritonsnap import RNN, Factors, SnAp
 
         structure = SnAp(RNN(inputs=8, hidden=hidden, density=0.2), order).structure
         self.plan = plan = structure.plan
-        generator = torch.Generator("cuda").manual_seed(order)
+        generator = torch.Generator("cuda").manual_seed(order or 0)
 
         def random(*shape: int):
-            return torch.randn(*shape, device="cuda", generator=generator)
+            return torch.randn(*shape, device="cuda", generator=generator).to(dtype)
 
         self.random = random
         self.d, self.j = random(batch, plan.dynamics.nnz), random(batch, plan.mask.nnz)
@@ -90,6 +92,26 @@ def test_a_fused_step_is_the_two_ops(order: int) -> None:
     torch.testing.assert_close(
         gradient, influence_gradient(step.delta, expected, step.plan, sum_batch=True)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("order", [1, 2, None])
+def test_half_precision_rounds_what_is_stored_and_sums_in_float32(
+    order: int | None, dtype: torch.dtype
+) -> None:
+    from tritonsnap import Factors
+
+    step = Step(order, dtype=dtype)
+    influence, gradient = step()
+    assert influence.dtype == gradient.dtype == dtype
+    values = [step.d, step.j, step.delta, *step.factors[:2]]
+    step.d, step.j, step.delta, gains, sources = (one.double().cpu() for one in values)
+    step.factors = Factors(gains, sources, step.factors.structure)
+    expected, expected_gradient = step()
+    half_unit = torch.finfo(dtype).eps  # of the largest value: rounding J', then the gradient
+    for found, right in ((influence, expected), (gradient, expected_gradient)):
+        error = (found.double().cpu() - right).abs().max() / right.abs().max()
+        assert error <= 2 * half_unit
 
 
 @pytest.mark.parametrize("order", [1, 2])

@@ -1,3 +1,5 @@
+"""The README: its code runs, and its tables are those of the committed results."""
+
 import re
 import subprocess
 import sys
@@ -5,26 +7,38 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+from benchmarks import readme
+
+TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+SECTIONS = {
+    section.splitlines()[0]: re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    for section in TEXT.split("\n## ")
+}
+LEARNING = "Online training"
+PRINTED = {"One kernel": "", "A KAN": "correlation", "Which method when": "SnAp-3"}
+"""Sections, whose blocks belong together, and what their code prints."""
+
+
+def test_all_code_is_run():
+    assert {name for name, blocks in SECTIONS.items() if blocks} == {LEARNING, *PRINTED}
 
 
 @pytest.mark.parametrize("library", ["jax", "torch"])
 def test_networks_learn(library):
-    (example,) = (text for text in EXAMPLES if f"import {library}\n" in text)
+    (example,) = (text for text in SECTIONS[LEARNING] if f"import {library}\n" in text)
     assert len([line for line in example.splitlines() if line.strip()]) <= 25
     loss = float(run(example).split()[0])
     assert loss < 0.5  # guessing among eight symbols costs 2.08 nats
 
 
-def test_one_kernel():
-    (example,) = (text for text in EXAMPLES if "masked_dsmm" in text)
-    run(example)
+@pytest.mark.parametrize("section", PRINTED)
+def test_the_code_of_a_section_runs(section):
+    assert PRINTED[section] in run("\n".join(SECTIONS[section]))
 
 
-def test_explain():
-    (example,) = (text for text in EXAMPLES if "explain" in text)
-    assert "SnAp-3" in run(example)
+def test_the_tables_are_those_of_the_results():
+    assert readme.filled(TEXT) == TEXT, "run: python -m benchmarks readme"
+    assert set(readme.TABLES) == set(re.findall(r"<!-- results: (\S+) -->", TEXT))
 
 
 def run(example):

@@ -65,7 +65,10 @@ def check_number(name: str, value: Any, allowed: str, low: float, high: float) -
     below = value <= high if allowed[-1] == "]" else value < high
     if not (above and below):
         raise ValueError(f"`{name}` must lie in {allowed}, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"`{name}` is too large for a float") from error
 
 
 def check_share(name: str, value: Any) -> float:

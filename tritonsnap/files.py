@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
-import tempfile
+import secrets
+import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if sys.platform != "win32":
+    import fcntl
 
 _FORMAT_KEY = "format"
 
@@ -98,24 +103,31 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     return values.reshape(shape, order="F" if by_column else "C").copy()
 
 
-class _replacing:  # noqa: N801 - reads as a statement
-    """A temporary file beside `path` that takes its place when the block ends well."""
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Read and rewrite files of a folder, which is made, while no other process does so."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":  # which has no such locks
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def __enter__(self) -> IO[bytes]:
-        self.file = tempfile.NamedTemporaryFile(
-            dir=self.path.parent, prefix=f".{self.path.name}.", delete=False
-        )
-        return self.file
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-        self.file.close()
-        if kind is None:
-            os.replace(self.file.name, self.path)
-        else:
-            os.unlink(self.file.name)
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file beside `path` that takes its place if the block ends well, and goes if not."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

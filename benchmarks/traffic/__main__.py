@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # must be set before triton is imported
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -28,7 +26,9 @@ Case = tuple[str, float, int]  # kernel, density, batch
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the sweep, print the table, write the report and the plot."""
     names = [kernel.name for kernel in (*KERNELS, SNAP1_STEP)]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.traffic", description=__doc__)
+    parser = report.Parser(
+        "traffic", __doc__, hidden=128, densities=(0.03, 1.0), batches=(1,), programs=2
+    )
     parser.add_argument("--hidden", type=int, default=1024, help="units of the network")
     parser.add_argument("--order", type=int, default=2, help="n of SnAp-n")
     parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES)
@@ -37,7 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--programs", type=int, help="programs to run of each launch (default: by column size)"
     )
-    parser.add_argument("--results", type=Path, default=report.RESULTS, help="where to write")
     options = parser.parse_args(arguments)
 
     cases = list(itertools.product(options.densities, options.batches))

@@ -10,7 +10,7 @@ import torch
 from benchmarks.naive import NaiveDsmm
 from benchmarks.traffic.model import Kernel, Run
 from benchmarks.traffic.problem import Problem
-from tritonsnap.ops.device import block_of
+from tritonsnap.ops.canonical import block_of
 from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
 from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
 from tritonsnap.plan import DsmmPlan, Regime
@@ -18,6 +18,8 @@ from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.plan.packing import parts_of
 
 INFLUENCE = ("x", "out")
+ALONE = (*INFLUENCE, "gradient")
+"""The same without a gradient: the elementwise kernel is given `out` in its place."""
 
 
 def _naive(problem: Problem) -> Run:
@@ -27,7 +29,9 @@ def _naive(problem: Problem) -> Run:
     return Run(lambda: naive(d, j), ("p_x", "p_out"), naive.flops * problem.batch)
 
 
-def _ours(step: Callable[[Problem, DsmmPlan, torch.Tensor], object]) -> Callable[[Problem], Run]:
+def _ours(
+    step: Callable[[Problem, DsmmPlan, torch.Tensor], object], influence: tuple[str, ...]
+) -> Callable[[Problem], Run]:
     """A step on a plan, with D given in the form that its kernels read."""
 
     def prepare(problem: Problem) -> Run:
@@ -39,7 +43,7 @@ def _ours(step: Callable[[Problem, DsmmPlan, torch.Tensor], object]) -> Callable
         for regime, groups in parts_of(block_of(packing)):
             if regime != Regime.DENSE:  # the recorder counts tl.dot
                 flops += 2 * int((packing.costs.nonzeros * columns)[groups].sum())
-        return Run(lambda: step(problem, plan, d), INFLUENCE, flops * problem.batch)
+        return Run(lambda: step(problem, plan, d), influence, flops * problem.batch)
 
     return prepare
 
@@ -74,9 +78,9 @@ def _snap1(problem: Problem, plan: DsmmPlan, d: torch.Tensor) -> object:
 
 
 NAIVE = Kernel("naive", _naive)
-MASKED_DSMM = Kernel("masked_dsmm", _ours(_product))
-INFLUENCE_UPDATE = Kernel("influence_update", _ours(_update))
-SNAP1_STEP = Kernel("snap1_step", _ours(_snap1))
+MASKED_DSMM = Kernel("masked_dsmm", _ours(_product, ALONE))
+INFLUENCE_UPDATE = Kernel("influence_update", _ours(_update, ALONE))
+SNAP1_STEP = Kernel("snap1_step", _ours(_snap1, INFLUENCE))
 
 KERNELS = (NAIVE, MASKED_DSMM, INFLUENCE_UPDATE)
 """Those of the sweep; for SnAp-1 `SNAP1_STEP` as well."""

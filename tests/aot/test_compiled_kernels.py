@@ -75,22 +75,29 @@ def narrow_offsets(ttir: str) -> list[str]:
     A 32-bit offset may be made of constants and ranges, which the block sizes bound, and of the
     smaller of a constant and anything, or be a value just as it was loaded.
     """
+    definitions = definitions_of(ttir)
+    wrong = []
+    for line in definitions.values():
+        if found := re.match(r"tt\.addptr %\w+, (%\w+) : .*[, x]i32>? loc", line):
+            offset = definitions.get(found[1], "")
+            if not offset.startswith("tt.load") and not is_bounded(found[1], definitions):
+                wrong.append(line)
+    return wrong
+
+
+def definitions_of(ttir: str) -> dict[str, str]:
+    """What each value of a kernel's code is, by its name."""
     definitions = {}
     for line in ttir.splitlines():
         if found := re.match(r"\s*(%\w+)(?::\d+)? = (.*)", line):
             definitions[found[1]] = found[2]
         if found := re.search(r"scf\.for (%\w+) = %\w+ to (%\w+) step", line):
             definitions[found[1]] = f"arith.minsi {found[2]}"  # it stays below its bound
-    wrong = []
-    for line in definitions.values():
-        if found := re.match(r"tt\.addptr %\w+, (%\w+) : .*[, x]i32>? loc", line):
-            offset = definitions.get(found[1], "")
-            if not offset.startswith("tt.load") and not _is_bounded(found[1], definitions):
-                wrong.append(line)
-    return wrong
+    return definitions
 
 
-def _is_bounded(name: str, definitions: dict[str, str]) -> bool:
+def is_bounded(name: str, definitions: dict[str, str]) -> bool:
+    """Whether constants bound a value."""
     definition = definitions.get(name, "")
     if re.match(r"arith\.constant|tt\.make_range", definition):
         return True
@@ -99,7 +106,7 @@ def _is_bounded(name: str, definitions: dict[str, str]) -> bool:
         return False
     operands = re.findall(r"%\w+", definition.split(" : ")[0])
     operands = operands[1:] if definition.startswith("arith.select") else operands
-    bounded = [_is_bounded(operand, definitions) for operand in operands]
+    bounded = [is_bounded(operand, definitions) for operand in operands]
     return any(bounded) if definition.startswith("arith.minsi") else all(bounded)
 
 

@@ -22,7 +22,7 @@ def test_every_method_trains_on_the_same_data(tmp_path, monkeypatch, capsys):
 def test_the_report_has_a_row_for_each_run(tmp_path, monkeypatch, capsys):
     row = copy_task.Row("copy length", "RTRL", "1", {"seed": 0, "step": 4_000}, value=3)
     monkeypatch.setattr(copy_task, "train", lambda *run: [row])
-    assert copy_task.main(["--seeds", "2"], results=tmp_path) == 0
+    assert copy_task.main(["--seeds", "2", "--results", str(tmp_path)]) == 0
     (report,) = tmp_path.glob("*/copy_task.json")
     assert len(json.loads(report.read_text())["rows"]) == 2 * len(copy_task.METHODS)
     assert list(tmp_path.glob("*/copy_task.png"))

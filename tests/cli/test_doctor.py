@@ -1,6 +1,7 @@
 import importlib.metadata
 import importlib.util
 import os
+from typing import NamedTuple
 
 import pytest
 
@@ -71,6 +72,23 @@ def test_a_gpu_that_a_library_does_not_see_is_told(monkeypatch):
     assert not list(doctor.advice_on_gpus({"torch": "cpu", "jax": "cpu:0"}))
 
 
+def test_the_gpu_is_that_of_torch_or_else_of_jax(monkeypatch):
+    class Gpu(NamedTuple):
+        platform: str = "gpu"
+        compute_capability: str = "9.0"
+        device_kind: str = "NVIDIA H200"
+        core_count: int = 132
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert doctor.gpu_at_hand({"numpy": "cpu", "jax": Gpu()}) == H200
+    amd = Gpu(compute_capability="gfx942:sramecc+", device_kind="AMD Instinct MI300X")
+    assert doctor.gpu_at_hand({"jax": amd}).arch == "gfx942"
+    assert doctor.gpu_at_hand({"jax": Gpu(platform="cpu")}) is None
+    assert doctor.gpu_at_hand({"numpy": "cpu"}) is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert doctor.gpu_at_hand({"jax": Gpu()}) is None
+
+
 def test_configs_come_with_their_origin(tmp_path, monkeypatch, examined):
     pytest.importorskip("triton")
     pytest.importorskip("torch")
@@ -83,7 +101,7 @@ def test_configs_come_with_their_origin(tmp_path, monkeypatch, examined):
     entry = Entry(bucket, "fp32", kernel.precisions[0], config, Milliseconds(1.0, 1.0, 1.0))
     forget()
     ConfigFile(kernel.name, kernel.source, H200, {}, (entry,)).write(tmp_path)
-    monkeypatch.setattr(doctor, "gpu_of_torch", lambda: H200)
+    monkeypatch.setattr(doctor, "gpu_at_hand", lambda devices: H200)
     _, _, sections = examined()
     lines = {line.split()[0]: line for line in sections["launch configs"]}
     assert f"(tuned, {tmp_path}" in lines[kernel.name]

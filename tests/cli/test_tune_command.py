@@ -13,6 +13,13 @@ def test_it_says_that_it_needs_a_gpu(capsys, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_it_writes_to_the_users_configs(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITONSNAP_CONFIG_DIR", str(tmp_path / "mine"))
+    with pytest.raises(SystemExit):
+        main(["tune", "--help"])
+    assert str(tmp_path / "mine") in "".join(capsys.readouterr().out.split())
+
+
 def test_it_names_the_kernels_that_there_are(tmp_path):
     with pytest.raises(SystemExit, match=r"no kernel is named 'nonsense'; there are: .*snap1_step"):
         main(["tune", "--kernels", "nonsense", "--directory", str(tmp_path)])

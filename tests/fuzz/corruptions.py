@@ -43,6 +43,7 @@ def corrupted(value: Any) -> Iterator[tuple[str, Any]]:
         ("a fraction", 0.5),
         ("a bool", True),
         ("a huge number", 2**70),
+        ("a number beyond floats", 10**400),
         ("an array of objects", np.array([Stranger()], object)),
         ("an array of strings", np.array(["a"])),
         ("an array of dates", np.array(["2000-01-01"], "M8[D]")),

@@ -1,5 +1,7 @@
 """Public functions with small valid arguments, which the fuzz tests then corrupt."""
 
+from typing import Any
+
 import numpy as np
 from corruptions import Entry
 
@@ -7,10 +9,13 @@ import tritonsnap as ts
 from tritonsnap.sparsity import Compression, Projection
 
 
+def _immediate() -> ts.SparsityPattern:
+    return ts.SparsityPattern.from_coo(np.repeat(np.arange(5), 3), np.arange(15), (5, 15))
+
+
 def _plan() -> ts.DsmmPlan:
-    immediate = ts.SparsityPattern.from_coo(np.repeat(np.arange(5), 3), np.arange(15), (5, 15))
     dynamics = ts.SparsityPattern.random((5, 5), 0.4, 1)
-    mask = ts.snap_pattern(dynamics, immediate, 2)
+    mask = ts.snap_pattern(dynamics, _immediate(), 2)
     return ts.DsmmPlan(mask, mask, dynamics)
 
 
@@ -36,6 +41,9 @@ def op_entries() -> list[Entry]:
     factors = ts.Factors(rng.normal(size=(2, 1, 5)), rng.normal(size=(2, 3)), structure)
     options = {"row_scale": delta, "precision": "ieee", "form": "values"}
     compressed = rng.normal(size=(2, 2, 2))
+    immediate = Projection.of(Compression.of(_immediate(), mode="row"))
+    structure = ts.CompressedStructure(plan, immediate)
+    compressed_immediate = ts.Compressed(rng.normal(size=(2, 1, 15)), structure)
     return [
         Entry("masked_dsmm", ts.masked_dsmm, {"d": d, "x": j, "plan": plan}),
         Entry("masked_dsmm/values", ts.masked_dsmm, {"d": values, "x": j, "plan": plan, **options}),
@@ -50,6 +58,16 @@ def op_entries() -> list[Entry]:
             "gradient",
             ts.influence_gradient,
             {"delta": delta, "j": j, "plan": plan, "sum_batch": True, "packed": False},
+        ),
+        Entry(
+            "step",
+            ts.influence_step,
+            {"d": values, "j": j, "immediate": factors, "delta": delta, "plan": plan, **options},
+        ),
+        Entry(
+            "update/compressed",
+            ts.influence_update,
+            {"d": d, "j": j, "immediate": compressed_immediate, "plan": plan},
         ),
         Entry("coo_to_csr", ts.coo_to_csr, {"rows": np.array([0, 2, 1, 2]), "num_rows": 3}),
         Entry("mix", ts.mix, {"a": a, "b": b, "positions": np.array([0, 2, 5])}),
@@ -75,6 +93,7 @@ def structure_entries() -> list[Entry]:
         "num_targets": 1,
         "num_sources": 3,
     }
+    immediate = Projection.of(Compression.of(_immediate(), mode="row"))
     of = ts.SparsityPattern
     columns = {
         "shape": pattern.shape,
@@ -110,6 +129,9 @@ def structure_entries() -> list[Entry]:
             {"x": pattern, "mask": pattern, "dynamics": square, "segments": (2, 4)},
         ),
         Entry("packing", plan.packing, {"target": "xla", "regime": ts.Regime.DENSE}),
+        Entry(
+            "CompressedStructure", ts.CompressedStructure, {"plan": plan, "projection": immediate}
+        ),
         Entry("FactorStructure", ts.FactorStructure, {"plan": plan, **factors}),
     ]
 
@@ -120,7 +142,7 @@ def online_entries() -> list[Entry]:
     cell = ts.GRU(inputs=2, hidden=3, density=0.7)
     readout = ts.Readout(2)
     readout_params = readout.init(3, dtype="float64")
-    xs, ys = rng.normal(size=(4, 2, 2)), rng.integers(0, 2, (4, 2))
+    state, y = rng.normal(size=(2, 3)), rng.integers(0, 2, 2)
     entries = [
         Entry(
             kind.__name__,
@@ -136,7 +158,7 @@ def online_entries() -> list[Entry]:
         Entry(
             "readout.gradients",
             readout.gradients,
-            {"params": readout_params, "state": xs[0] @ np.ones((2, 3)), "y": ys[0]},
+            {"params": readout_params, "state": state, "y": y},
         ),
         Entry("SnAp", ts.SnAp, {"cell": cell, "order": 1}),
         Entry("BPTT", ts.BPTT, {"cell": cell}),
@@ -150,38 +172,57 @@ def online_entries() -> list[Entry]:
         Entry("Stack", ts.Stack, {"layers": layers, "exact": True}),
         Entry("stack.init", stack.init, {"rng": 0, "like": "numpy", "dtype": "float64"}),
     ]
-    for learner in (ts.SnAp(cell, 2), ts.BPTT(cell), ts.SnAp(stack, 2), ts.BPTT(stack)):
-        name, carry = type(learner).__name__, learner.init(2, dtype="float64")
-        params = learner.cell.init(0, dtype="float64")
-        entries += [
-            Entry(f"{name}.init", learner.init, {"batch": 2, "like": "numpy", "dtype": "float32"}),
-            Entry(f"{name}.prepare", learner.prepare, {"params": params}),
-            Entry(
-                f"{name}.step",
-                learner.step,
-                {"ready": params, "carry": carry, "x": xs[0], "reset": np.array([True, False])},
-            ),
-            Entry(
-                f"{name}.gradient",
-                learner.gradient,
-                {"carry": carry, "dL_dstate": rng.normal(size=(2, 3))},
-            ),
-            Entry(
-                f"{name}.sequence",
-                learner.sequence,
-                {
-                    "params": params,
-                    "carry": carry,
-                    "xs": xs,
-                    "ys": ys,
-                    "loss_fn": readout,
-                    "mask": np.ones((4, 2)),
-                    "resets": np.zeros((4, 2), bool),
-                    "readout": readout_params,
-                },
-            ),
-        ]
+    learners = {
+        "SnAp": ts.SnAp(cell, 2),
+        "BPTT": ts.BPTT(cell),
+        "StackSnAp": ts.SnAp(stack, 2),
+        "StackBPTT": ts.BPTT(stack),
+    }
+    for name, learner in learners.items():
+        entries += learner_entries(name, learner, chunk=2 if name == "SnAp" else 1)
     return entries
+
+
+def learner_entries(name: str, learner: Any, chunk: int = 1) -> list[Entry]:
+    """The methods of a learner of two inputs."""
+    rng = np.random.default_rng(0)
+    carry = learner.init(2, dtype="float64")
+    params = learner.cell.init(0, dtype="float64")
+    readout, width = ts.Readout(2), learner.num_outputs
+    return [
+        Entry(f"{name}.init", learner.init, {"batch": 2, "like": "numpy", "dtype": "float32"}),
+        Entry(f"{name}.prepare", learner.prepare, {"params": params}),
+        Entry(
+            f"{name}.step",
+            learner.step,
+            {
+                "ready": params,
+                "carry": carry,
+                "x": rng.normal(size=(2, 2)),
+                "reset": np.array([True, False]),
+            },
+        ),
+        Entry(
+            f"{name}.gradient",
+            learner.gradient,
+            {"carry": carry, "dL_dstate": rng.normal(size=(2, width))},
+        ),
+        Entry(
+            f"{name}.sequence",
+            learner.sequence,
+            {
+                "params": params,
+                "carry": carry,
+                "xs": rng.normal(size=(4, 2, 2)),
+                "ys": rng.integers(0, 2, (4, 2)),
+                "loss_fn": readout,
+                "mask": np.ones((4, 2)),
+                "resets": np.zeros((4, 2), bool),
+                "readout": readout.init(width, dtype="float64"),
+                "chunk": chunk,
+            },
+        ),
+    ]
 
 
 def kan_entries() -> list[Entry]:
@@ -204,6 +245,30 @@ def kan_entries() -> list[Entry]:
             kan.Trainer,
             {"model": trained, "engine": "threads", "clients": 1, "block": 8, "select": 0.5},
         ),
+        Entry(
+            "Trainer/rates",
+            kan.Trainer,
+            {
+                "model": trained,
+                "servers": 2,
+                "solver": "newton-kaczmarz",
+                "step": 0.5,
+                "damping": 0.3,
+                "clip": 2.0,
+                "partial": 0.5,
+                "max_staleness": 3,
+                "queue": 4,
+            },
+        ),
         Entry("Trainer.fit", fit, {"x": x, "y": y, "validation": (x, y)}),
+        Entry(
+            "Trainer.fit/options",
+            lambda **options: kan.Trainer(kan.KAN(**sizes), block=8).fit(
+                x, y, validation=(x, y), **options
+            ),
+            {"epochs": 1, "report_every": 20, "patience": 2, "until": 0.5, "progress": False},
+        ),
+        Entry("pearson", kan.pearson, {"predictions": y, "targets": y}),
+        Entry("error", kan.root_mean_square_error, {"predictions": y, "targets": y}),
         Entry("predict", trained.predict, {"x": x}),
     ]

@@ -13,9 +13,17 @@ import numpy as np
 import pytest
 from corruptions import FAULTS, Entry, corrupted, harmless, names_an_argument
 from entry_points import kan_entries, online_entries, op_entries, structure_entries
+from rule_entry_points import rule_entries, tool_entries
 
 OPS = op_entries()
-ENTRIES = [*OPS, *structure_entries(), *online_entries(), *kan_entries()]
+ENTRIES = [
+    *OPS,
+    *structure_entries(),
+    *online_entries(),
+    *rule_entries(),
+    *tool_entries(),
+    *kan_entries(),
+]
 
 
 def call_with(entry: Entry, changes: dict[str, Any]) -> tuple[str, BaseException] | None:
@@ -45,6 +53,12 @@ def check(entry: Entry, trials: list[tuple[str, dict[str, Any]]]) -> None:
 
 
 CASES = [pytest.param(e, n, id=f"{e}-{n}") for e in ENTRIES for n in e.arguments]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=str)
+def test_right_arguments(entry: Entry) -> None:
+    arguments = dict(entry.arguments)
+    entry.function(*[arguments.pop("other")] if "other" in arguments else [], **arguments)
 
 
 @pytest.mark.parametrize(("entry", "name"), CASES)

@@ -1,4 +1,4 @@
-"""The ops' faces for torch and JAX with corrupted arguments, and with other libraries mixed in."""
+"""The faces for torch and JAX with corrupted arguments, and ops with other libraries mixed in."""
 
 import dataclasses
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from corruptions import Entry, corrupted
 from entry_points import op_entries
+from library_entry_points import jax_entries, torch_entries
 from test_entry_points import check
 
 import tritonsnap as ts
@@ -50,3 +51,17 @@ def test_jax(entry: Entry, name: str) -> None:
     values = list(corrupted(entry.arguments[name]))
     trials = [(what, {name: moved(value, "jax")}) for what, value in values]
     check(in_library(entry, "jax"), trials)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS")
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_what_only_one_library_has(library: str) -> None:
+    pytest.importorskip(library)
+    for entry in {"torch": torch_entries, "jax": jax_entries}[library]():
+        entry.function(**entry.arguments)
+        trials = [
+            (f"{entry}, {name} {what}", {name: value})
+            for name, valid in entry.arguments.items()
+            for what, value in corrupted(valid)
+        ]
+        check(entry, trials)

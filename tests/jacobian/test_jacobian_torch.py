@@ -80,7 +80,7 @@ def test_equals_jacrev(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
-@pytest.mark.parametrize("name", ["gru", "stencil"])
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "convolution", "stencil"])
 def test_low_precision(name: str, dtype: torch.dtype, tolerance: float) -> None:
     f, args, mask = case(name, dtype)
     projection = make_jacobian_projection(mask)

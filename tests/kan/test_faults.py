@@ -75,6 +75,28 @@ def test_training_ends_when_every_client_died(records, monkeypatch):
     assert isinstance(caught.value.__cause__, OSError)
 
 
+def test_servers_run_one_at_a_time_in_the_threads_of_clients(records, monkeypatch):
+    apply, running, seen = Server.apply, [], set()
+
+    def watched(server, message):
+        state = [id(server.snapshot.functions.inner)]
+        running.append(state)
+        assert sum(other == state for other in running) == 1  # nobody else writes these functions
+        time.sleep(0.001)
+        seen.add(threading.current_thread().name)
+        staleness = apply(server, message)
+        running.remove(state)
+        return staleness
+
+    monkeypatch.setattr(Server, "apply", watched)
+    _, history = trained(records, epochs=1, clients=1)
+    assert seen == {threading.current_thread().name}
+    _, history = trained(records, epochs=2, clients=4)
+    assert history[-1].restarts == history[-1].dead_clients == 0
+    assert seen <= {threading.current_thread().name, *(f"kan-client-{n}" for n in range(4))}
+    assert len(seen) > 1
+
+
 def test_a_server_that_dies_goes_on_from_its_last_snapshot(records, monkeypatch):
     apply, calls, restarted = Server.apply, iter(range(10**6)), []
     init = Server.__init__

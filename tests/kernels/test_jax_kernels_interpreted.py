@@ -14,18 +14,26 @@ from tritonsnap.jax import (  # noqa: E402
     coo_to_csr,
     gather_compressed,
     influence_gradient,
+    influence_step,
     influence_update,
     lower_for,
     make_jacobian_projection,
     masked_dsmm,
     masked_outer,
 )
+from tritonsnap.kan import KAN, Rule, train_step  # noqa: E402
 from tritonsnap.ops.jax_launch import kernel_call  # noqa: E402
 from tritonsnap.ops.masked_dsmm.jax import bind_product  # noqa: E402
 from tritonsnap.ops.primitive import PlanPrimitive  # noqa: E402
 from tritonsnap.plan import DsmmPlan, Regime  # noqa: E402
+from tritonsnap.plan.compressed import Compressed, CompressedStructure  # noqa: E402
 from tritonsnap.plan.factors import Factors, FactorStructure  # noqa: E402
-from tritonsnap.sparsity import SparsityPattern, snap_pattern  # noqa: E402
+from tritonsnap.sparsity import (  # noqa: E402
+    Compression,
+    Projection,
+    SparsityPattern,
+    snap_pattern,
+)
 from tritonsnap.tuning import TARGETS  # noqa: E402
 
 BATCH = 3
@@ -137,6 +145,52 @@ def test_update(order: int, regime: Regime | None, launched: list[str]) -> None:
         assert set(launched) >= {"walk_product", "group_product_16"}
 
 
+def compressed(structure: FactorStructure) -> tuple[Compressed, np.ndarray]:
+    """A compressed immediate Jacobian with the pattern of factors, and it dense."""
+    plan = structure.plan
+    columns = np.arange(plan.mask.shape[1])
+    pattern = SparsityPattern.from_coo(structure.unit, columns, plan.mask.shape)
+    projection = Projection.of(Compression.of(pattern, mode="row"))
+    values = draw(BATCH, projection.compression.num_passes, len(columns))
+    dense = np.asarray(values)[:, projection.row_colors] * pattern.to_dense()
+    return Compressed(values, CompressedStructure(plan, projection)), dense
+
+
+@every_plan
+def test_update_with_a_compressed_jacobian(
+    order: int, regime: Regime | None, launched: list[str]
+) -> None:
+    plan, structure = network(order, regime)
+    immediate, added = compressed(structure)
+    d, j, scale = draw(plan.dynamics.nnz), draw(BATCH, plan.mask.nnz), draw(UNITS)
+    product = np.asarray(scale)[:, None] * plan.dynamics.to_dense(np.asarray(d))
+    product = product @ plan.mask.to_dense(np.asarray(j))
+    found = influence_update(d, j, immediate, plan, row_scale=scale)
+    close(found, plan.mask.values_of(product + added))
+    assert len(launched) == (2 if regime == Regime.DENSE else 1)
+
+
+@pytest.mark.parametrize("kind", ["factors", "compressed"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_step_of_snap1(kind: str, packed: bool, launched: list[str]) -> None:
+    plan, structure = network(1, None)
+    d, j = draw(BATCH, plan.dynamics.nnz), draw(BATCH, plan.mask.nnz)
+    delta, scale = draw(UNITS), draw(BATCH, UNITS)
+    immediate: Any = Factors(draw(BATCH, 2, UNITS), draw(5), structure)
+    if kind == "compressed":
+        immediate, _ = compressed(structure)
+    given = plan.pack(j) if packed else j
+    found, gradient = influence_step(
+        d, given, immediate, delta, plan, row_scale=scale, packed=packed
+    )
+    assert launched == ["snap1_step"]
+    expected = influence_update(d, j, immediate, plan, row_scale=scale)
+    close(found[0][..., : plan.mask.nnz] if packed else found, np.asarray(expected))
+    dense = plan.mask.to_dense(np.asarray(expected))
+    summed = np.einsum("s,bsp->p", np.asarray(delta), dense)
+    close(gradient[0] if packed else gradient, summed)
+
+
 @every_plan
 @pytest.mark.parametrize("sum_batch", [False, True])
 def test_gradient(order: int, regime: Regime | None, sum_batch: bool) -> None:
@@ -169,3 +223,22 @@ def test_gather_by_index_and_by_runs(launched: list[str]) -> None:
             gather_compressed(jnp.asarray(compressed), projection), jacobian
         )
     assert launched == ["gather_index", "gather_runs"]
+
+
+def test_a_step_of_a_kan_in_blocks(launched: list[str]) -> None:
+    random = np.random.default_rng(2)
+    x, y = random.uniform(-1, 1, (40, 3)), random.normal(size=(40, 2))
+    model = KAN(3, 5, 4, 7, targets=2, dtype="float64")
+    model.initialize(x[:30], y[:30])
+    rule = Rule("newton-kaczmarz", "mean", 0.5, 1.0, 1.0, 0.3, 1.0, 0.75, 2.0, adapt=True)
+    expected, error = train_step(model.functions, x, y, rule)
+    found, found_error = train_step(model.functions_in("jax"), jnp.asarray(x), jnp.asarray(y), rule)
+    for one, other in zip((*found, found_error), (*expected, error), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11 * np.abs(other).max())
+    assert sorted(launched) == [
+        "kan_gram",
+        "kan_inner_change",
+        "kan_inner_sums",
+        "kan_outer_change",
+        "kan_outer_values",
+    ]

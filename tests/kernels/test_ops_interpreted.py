@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tritonsnap.ops.canonical import Addend
-from tritonsnap.ops.device import DeviceDynamics, block_of, device_packing
+from tritonsnap.ops.canonical import Addend, block_of
+from tritonsnap.ops.device import DeviceDynamics, device_packing
 from tritonsnap.ops.influence_gradient.triton import influence_gradient
 from tritonsnap.ops.influence_step.torch import fused_step, is_fused
 from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
@@ -16,7 +16,7 @@ from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
 
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-3}
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +128,23 @@ def test_update_with_factors(case: str, regime: Regime | None, dtype: torch.dtyp
     full = scale.double().numpy()[:, None] * dense(plan.dynamics, d) @ dense(plan.mask, j)
     full += factored(structure, gains, sources)
     expect_close(found, plan.mask.values_of(full), dtype)
+
+
+@pytest.mark.parametrize("case", ["snap1", "snap2", "dense rtrl"])
+def test_float16_is_summed_in_float32(case: str, regime: Regime | None) -> None:
+    host, structure = CASES[case]
+    plan = forced(host, regime)
+    rows, dtype = plan.mask.shape[0], torch.float16
+    d, j = random(3, plan.dynamics.nnz, dtype=dtype), random(3, plan.mask.nnz, dtype=dtype)
+    gains = random(3, 2, rows, dtype=dtype)
+    sources = random(3, structure.num_sources, dtype=dtype)
+    delta = random(3, rows, dtype=dtype)
+    found = influence_update(d, j, Factors(gains, sources, structure), plan)
+    full = dense(plan.dynamics, d) @ dense(plan.mask, j) + factored(structure, gains, sources)
+    expect_close(found, plan.mask.values_of(full), dtype)
+    gradient = influence_gradient(delta, found, plan, sum_batch=True)
+    summed = np.einsum("bs,bsp->p", delta.double().numpy(), dense(plan.mask, found))
+    expect_close(gradient, summed, dtype)
 
 
 @pytest.mark.parametrize("case", ["snap1", "snap2", "rtrl", "snap2 of two parts"])

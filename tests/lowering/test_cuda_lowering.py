@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from programs import CALLS, H200, kernels, lower, operations, size
+from programs import CALLS, H200, kernels, lower, operations, payloads, size
 
 import tritonsnap as ts
 from tritonsnap.jax import (
     coo_to_csr,
     gather_compressed,
     influence_gradient,
+    influence_step,
     influence_update,
     lower_for,
     make_jacobian_projection,
@@ -25,8 +26,10 @@ from tritonsnap.jax import (
     sp_jacrev,
 )
 from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
-from tritonsnap.sparsity import SparsityPattern, snap_pattern
+from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
+from tritonsnap.tuning import TARGETS
 
 BATCH = 2
 
@@ -55,6 +58,15 @@ def outer(plan: DsmmPlan, r: Any, x: Any) -> Any:
 
 def update(structure: FactorStructure, d: Any, j: Any, gains: Any, sources: Any) -> Any:
     return influence_update(d, j, Factors(gains, sources, structure), structure.plan)
+
+
+def compressed_update(structure: CompressedStructure, d: Any, j: Any, values: Any) -> Any:
+    return influence_update(d, j, Compressed(values, structure), structure.plan)
+
+
+def step(structure: FactorStructure, d: Any, j: Any, gains: Any, sources: Any, delta: Any) -> Any:
+    factors = Factors(gains, sources, structure)
+    return influence_step(d, j, factors, delta, structure.plan)[1]
 
 
 def gradient(plan: DsmmPlan, delta: Any, j: Any) -> Any:
@@ -86,11 +98,17 @@ def call(
         SparsityPattern.random((units, 3 * units), 0.2), mode="row"
     )
     (leaf,) = projection.leaves.values()
+    gains, sources = batch((BATCH, 1, units)), batch((BATCH, units))
+    columns = plan.mask.shape[1]
+    own = SparsityPattern.from_coo(structure.unit, np.arange(columns), plan.mask.shape)
+    compressed = CompressedStructure(plan, Projection.of(Compression.of(own, mode="row")))
     rows = jnp.zeros(4 * units, jnp.int32)
     return {
         "product": (product, (plan, d, j)),
         "outer": (outer, (plan, j, j)),
-        "update": (update, (structure, d, j, batch((BATCH, 1, units)), batch((BATCH, units)))),
+        "update": (update, (structure, d, j, gains, sources)),
+        "compressed": (compressed_update, (compressed, d, j, batch((BATCH, 1, columns)))),
+        "step": (step, (structure, d, j, gains, sources, batch((BATCH, units)))),
         "gradient": (gradient, (plan, batch((BATCH, units)), j)),
         "row pointers": (row_pointers, (None, rows)),
         "row pointers of sorted": (row_pointers_of_sorted, (None, rows)),
@@ -102,12 +120,14 @@ KERNELS = {
     "product": ["walk_product"],
     "outer": ["outer_walk"],
     "update": ["walk_product"],
+    "compressed": ["walk_product"],
+    "step": ["column_gradient", "walk_product"],
     "gradient": ["column_gradient"],
     "row pointers": ["csr_count", "csr_finish", "csr_scan"],
     "row pointers of sorted": ["csr_search"],
     "gather": ["gather_index"],
 }
-FLOATS = ["product", "outer", "update", "gradient", "gather"]
+FLOATS = ["product", "outer", "update", "compressed", "gradient", "gather"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -123,9 +143,14 @@ def test_the_program_calls_the_kernels(name: str) -> None:
     [(1, None, ["snap1_step"]), (2, Regime.DENSE, ["group_product"])],
 )
 def test_kernels_of_the_other_regimes(order: int, regime: Any, names: list[str]) -> None:
-    for op in ("product", "update"):
+    for op in ("product", "update", "compressed"):
         function, arguments = call(op, order=order, regime=regime)
         assert kernels(lower(function, *arguments)) == names
+
+
+def test_a_step_of_snap1_is_one_kernel() -> None:
+    function, arguments = call("step", order=1)
+    assert kernels(lower(function, *arguments)) == ["snap1_step"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -152,11 +177,16 @@ def test_derivatives_are_kernels(name: str) -> None:
         return jax.grad(scalar, argnums=tuple(range(1, 1 + len(operands))))(structure, *operands)
 
     terms = {"gather": 1}.get(name, 2)
-    own = {"update": "walk_product"}.get(name, KERNELS[name][0])
+    own = KERNELS[name][0]
     assert kernels(lower(forward, structure, *operands)).count(own) == terms
     found = kernels(lower(reverse, structure, *operands))
     both = ["outer_walk", "walk_product", "walk_product"]
-    expected = {"product": both, "update": both, "outer": ["outer_walk", *both[1:]]}
+    expected = {
+        "product": both,
+        "update": both,
+        "compressed": both,
+        "outer": ["outer_walk", *both[1:]],
+    }
     assert found == expected.get(name, KERNELS[name])
 
 
@@ -206,6 +236,34 @@ def test_without_a_gpu_the_error_says_what_to_do() -> None:
         traced.lower(lowering_platforms=("cuda",))
 
 
+def test_a_program_is_compiled_anew_for_another_gpu() -> None:
+    function, arguments = call("gather")
+    for device in TARGETS[:2]:
+        with lower_for(device):
+            traced = jax.jit(function).trace(*arguments)
+            module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+        (payload,) = payloads(module)
+        assert f".target {device.arch}".encode() in payload
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_without_kernels_xla_does_it_on_every_gpu(name: str) -> None:
+    with lower_for(None):
+        function, arguments = call(name)
+        traced = jax.jit(function).trace(*arguments)
+        for platform in ("cuda", "rocm"):
+            module = traced.lower(lowering_platforms=(platform,)).compiler_ir()
+            assert kernels(module) == []
+
+
+def test_where_amd_kernels_fail_the_error_says_what_to_do() -> None:
+    function, arguments = call("gather")
+    with lower_for(next(device for device in TARGETS if device.is_hip)):
+        traced = jax.jit(function).trace(*arguments)
+        with pytest.raises(RuntimeError, match=r"jax-triton .*AMD.*lower_for\(None\)"):
+            traced.lower(lowering_platforms=("rocm",))
+
+
 def test_a_learner_runs_on_kernels() -> None:
     learner = ts.SnAp(ts.GRU(inputs=3, hidden=8, density=0.3, seed=0), order=2)
     params = learner.cell.init(0, like="jax")
@@ -224,6 +282,17 @@ def test_a_learner_runs_on_kernels() -> None:
         assert len(carry.influence) == 1
     found = kernels(lower(run, learner, params, carry, xs, ys))
     assert {"column_gradient", "walk_product"} <= set(found)
+
+
+def test_a_step_of_a_kan_runs_on_kernels() -> None:
+    model = ts.kan.KAN(3, 5, 4, 7)
+    x, y = np.random.default_rng(0).random((40, 3)), np.zeros((40, 1))
+    model.initialize(x, y)
+    rule = ts.kan.Rule("newton-kaczmarz", "mean", 1.0, 1.0, 1.0, 0.3, 1.0, 0.5, None, adapt=True)
+    step = functools.partial(ts.kan.train_step, rule=rule)
+    arguments = model.functions_in("jax"), jnp.asarray(x, "float32"), jnp.asarray(y, "float32")
+    changes = ["kan_inner_change", "kan_inner_sums", "kan_outer_change", "kan_outer_values"]
+    assert kernels(lower(step, *arguments)) == ["kan_gram", *changes]
 
 
 def test_sp_jacrev_gathers_by_a_kernel() -> None:

@@ -114,5 +114,7 @@ def test_bad_settings_are_refused():
 
 
 def test_gradients_of_another_structure_are_refused():
-    with pytest.raises(ValueError, match="keys"):
+    with pytest.raises(ValueError, match="`gradients` must have the leaves"):
         SGD(0.1).update({"b": np.ones(2)}, SGD(0.1).init({}), {"a": np.ones(2)})
+    with pytest.raises(ValueError, match="shapes of `params`"):
+        SGD(0.1).update({"a": np.ones((3, 2))}, SGD(0.1).init({}), {"a": np.ones(2)})

@@ -10,6 +10,7 @@ from tritonsnap import (
     Compressed,
     Factors,
     influence_gradient,
+    influence_step,
     influence_update,
     masked_dsmm,
     masked_outer,
@@ -17,6 +18,9 @@ from tritonsnap import (
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
+
+from tritonsnap.jax import lower_for  # noqa: E402
+from tritonsnap.tuning import TARGETS  # noqa: E402
 
 PLANS = [(1, None), (2, REGIMES[1]), (2, REGIMES[2])]
 BATCH = 2
@@ -65,6 +69,11 @@ def cases(order: int, regime) -> tuple[Structures, dict]:
     def gradient(structure, delta, x):
         return influence_gradient(delta, x, structure.plan, sum_batch=True)
 
+    def step(structure, d, x, g, u, delta):
+        factors = Factors(g, u, structure.factors)
+        influence, summed = influence_step(d, x, factors, delta, structure.plan)
+        return jnp.concatenate([influence.reshape(-1), summed])
+
     values = plan.dynamics.nnz
     colors = compression.num_colors
     return Structures(plan, structure, compression), {
@@ -73,17 +82,17 @@ def cases(order: int, regime) -> tuple[Structures, dict]:
         "outer": (outer, (draw(*nnz), draw(*nnz))),
         "update": (update, (draw(4, 4), draw(*nnz), draw(2, 4), draw(BATCH, 4), draw(*rows))),
         "compressed": (compressed, (draw(4, 4), draw(*nnz), draw(BATCH, colors, 12))),
+        "step": (step, (draw(4, 4), draw(*nnz), draw(2, 4), draw(BATCH, 4), draw(*rows))),
         "gradient": (gradient, (draw(*rows), draw(*nnz))),
     }
 
 
-every_case = pytest.mark.parametrize(
-    "name", ["product", "scaled", "outer", "update", "compressed", "gradient"]
-)
+OPS = ["product", "scaled", "outer", "update", "compressed", "gradient"]
+every_case = pytest.mark.parametrize("name", [*OPS, "step"])  # a step is made of others here
 every_plan = pytest.mark.parametrize("plan", PLANS)
 
 
-@every_case
+@pytest.mark.parametrize("name", OPS)
 @every_plan
 def test_forward_and_reverse_mode(plan, name: str) -> None:
     structure, found = cases(*plan)
@@ -125,7 +134,7 @@ def test_forward_and_reverse_mode(plan, name: str) -> None:
 
 
 @every_case
-def test_vmap_against_a_loop(name: str) -> None:
+def test_vmap_and_scan_against_a_loop(name: str) -> None:
     structure, found = cases(*PLANS[1])  # elementwise and walk
     function, operands = found[name]
     random = np.random.default_rng(2)
@@ -135,10 +144,50 @@ def test_vmap_against_a_loop(name: str) -> None:
     def mapped(structure, wide, rest):
         return jax.vmap(lambda one: function(structure, one, *rest), in_axes=-1)(wide)
 
+    @jax.jit
+    def scanned(structure, wide, rest):
+        def body(carry, one):
+            return carry, function(structure, one, *rest)
+
+        return jax.lax.scan(body, 0, jnp.moveaxis(wide, -1, 0))[1]
+
     rest = [np.asarray(one) for one in operands[1:]]
     expected = [function(structure, np.asarray(wide[..., row]), *rest) for row in range(3)]
-    result = mapped(structure, wide, operands[1:])
-    np.testing.assert_allclose(result, np.stack(expected), rtol=1e-12, atol=1e-12)
+    for run in (mapped, scanned):
+        result = run(structure, wide, operands[1:])
+        np.testing.assert_allclose(result, np.stack(expected), rtol=1e-12, atol=1e-12)
+
+
+@every_case
+@pytest.mark.parametrize("plan", PLANS[:2])
+def test_programs_traced_for_a_gpu_run_here(plan, name: str) -> None:
+    structure, found = cases(*plan)
+    function, operands = found[name]
+    expected = jax.jit(function)(structure, *operands)
+    with lower_for(TARGETS[1]):
+        result = jax.jit(function)(structure, *operands)
+    np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_derivatives_of_a_step_traced_for_a_gpu() -> None:
+    structure, found = cases(*PLANS[0])
+    function, operands = found["step"]
+
+    def derivatives(structure, operands):
+        def scalar(operands):
+            return jnp.sin(function(structure, *operands)).sum()
+
+        def row(weight):
+            return function(structure, operands[0], weight * operands[1], *operands[2:])
+
+        tangent = jax.jvp(scalar, (operands,), (operands,))[1]
+        return jax.grad(scalar)(operands), tangent, jax.vmap(row)(jnp.arange(3.0))
+
+    expected = jax.jit(derivatives)(structure, operands)
+    with lower_for(TARGETS[1]):
+        result = jax.jit(derivatives)(structure, operands)
+    for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_derivatives_bind_the_primitives_themselves() -> None:
@@ -155,18 +204,19 @@ def test_derivatives_bind_the_primitives_themselves() -> None:
     assert str(reverse(plan, d, x)).count("tritonsnap_masked_outer") == 1
 
 
-def test_jacobians_of_jacobians() -> None:
+@every_case
+def test_jacobians_of_jacobians(name: str) -> None:
     structure, found = cases(1, None)
-    function, (d, x) = found["product"]
+    function, (first, *rest) = found[name]
 
-    def scalar(d, structure):
-        return jnp.sin(function(structure, d, x)).sum()
+    def scalar(first, structure):
+        return jnp.sin(function(structure, first, *rest)).sum()
 
     hessians = [
-        jax.jit(outer(inner(scalar)))(d, structure)
+        jax.jit(outer(inner(scalar)))(first, structure)
         for outer, inner in ((jax.jacrev, jax.jacrev), (jax.jacfwd, jax.jacrev))
     ]
-    np.testing.assert_allclose(hessians[0], hessians[1], rtol=1e-10)
+    np.testing.assert_allclose(hessians[0], hessians[1], rtol=1e-10, atol=1e-12)
 
 
 def test_linearize_and_transpose() -> None:

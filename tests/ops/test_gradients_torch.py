@@ -12,6 +12,7 @@ from tritonsnap import (
     Compressed,
     Factors,
     influence_gradient,
+    influence_step,
     influence_update,
     masked_dsmm,
     masked_outer,
@@ -255,6 +256,23 @@ def test_compiles_to_one_graph(backend: str) -> None:
     compiled = torch.compile(loss, fullgraph=True, backend=backend)
     expected = torch.autograd.grad(loss(*leaves), leaves)
     torch.testing.assert_close(torch.autograd.grad(compiled(*leaves), leaves), expected)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_plan_that_nobody_used_yet_compiles(order: int) -> None:
+    plan, structure, _ = snap_problem(order, None)
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(d, x, g, u, delta):
+        factors = Factors(g, u, structure)
+        j, gradient = influence_step(d, plan.pack(x), factors, delta, plan)
+        return plan.unpack(j), gradient
+
+    shapes = ((plan.dynamics.nnz,), (2, plan.x.nnz), (2, 4), (4,), (2, 4))
+    d, x, g, u, delta = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    found = step(d, x, g, u, delta)
+    torch.testing.assert_close(found, influence_step(d, x, Factors(g, u, structure), delta, plan))
 
 
 def test_compiles_for_packed_values_of_any_batch() -> None:

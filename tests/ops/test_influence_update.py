@@ -19,14 +19,17 @@ from influences import (
 )
 
 from tritonsnap import (
+    LSTM,
     Compressed,
     CompressedStructure,
     DsmmPlan,
     Factors,
     FactorStructure,
+    SnAp,
     SparsityPattern,
     influence_update,
 )
+from tritonsnap.plan import Regime
 from tritonsnap.sparsity import Compression, Projection
 
 torch = pytest.importorskip("torch")
@@ -93,6 +96,27 @@ def test_factors_equal_their_values(target: str, regime, order: int | None) -> N
         expected = influence_update(scale[..., None] * d, j, values, plan)
         found = influence_update(d, j, factors, plan, row_scale=scale)
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("regime", [Regime.WALK, Regime.DENSE])
+@pytest.mark.parametrize("hidden", [1, 5])
+@pytest.mark.parametrize(("density", "in_pieces"), [(1.0, True), (0.4, False)])
+def test_dense_weights_of_several_parts_are_added_in_pieces(
+    regime: Regime, hidden: int, density: float, in_pieces: bool
+) -> None:
+    structure = SnAp(LSTM(inputs=3, hidden=hidden, density=density, seed=1), 1).structure
+    plan = structure.plan.with_packing(structure.plan.packing(None, regime))
+    (factor_block,) = structure.layout(plan.packing())
+    assert bool(factor_block.pieces) == (in_pieces or hidden == 1)
+    random = np.random.default_rng(0)
+    shapes = ((structure.num_targets, 2 * hidden), (structure.num_sources,))
+    gains, sources = (random.standard_normal((3, *shape)) for shape in shapes)
+    d, j = random.standard_normal((3, 2 * hidden, 2 * hidden)), random.standard_normal(plan.x.nnz)
+    factors = Factors(gains, sources, structure)
+    dynamics = plan.dynamics.to_dense(plan.dynamics.values_of(d))
+    expected = dynamics @ plan.x.to_dense(j) + multiplied_out(factors)
+    found = influence_update(d, j, factors, plan, form="dense")
+    np.testing.assert_allclose(found, plan.mask.values_of(expected), rtol=1e-12, atol=1e-12)
 
 
 def test_factors_follow_the_packing_of_the_plan() -> None:

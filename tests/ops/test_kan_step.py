@@ -134,3 +134,17 @@ def test_equal_input_gives_equal_bits(arrays):
 def test_wrong_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call(np.ones((3, 3)))
+
+
+def test_jax_maps_over_leading_axes(arrays):
+    """As over an ensemble of models on the same records."""
+    given = {name: jnp.asarray(array, jnp.float32) for name, array in arrays.items()}
+    positions, inner, outer = given["inner_positions"], given["inner"], given["outer"]
+    sums = jax.vmap(lambda one: kan_step.inner_sums(positions, one))(jnp.stack([inner, 2 * inner]))
+    expected = kan_step.inner_sums(positions, inner)
+    np.testing.assert_allclose(sums, jnp.stack([expected, 2 * expected]), rtol=1e-6)
+    places = jnp.stack([given["outer_positions"], given["outer_positions"] / 2])
+    found = jax.vmap(kan_step.outer_values, in_axes=(0, None))(places, outer)
+    for number, place in enumerate(places):
+        for one, other in zip(found, kan_step.outer_values(place, outer), strict=True):
+            np.testing.assert_allclose(one[number], other, rtol=1e-6)

@@ -61,9 +61,10 @@ def test_wrong_shapes(library: str) -> None:
 def test_derivatives() -> None:
     a, b = (jnp.asarray(array) for array in values((2,)))
     check_grads(lambda a, b: mix(a, b, POSITIONS), (a, b), order=2, rtol=1e-2, atol=1e-2)
-    np.testing.assert_array_equal(
-        jax.vmap(lambda a, b: mix(a, b, POSITIONS))(a, b), mix(a, b, POSITIONS)
-    )
+    mapped = jax.jit(jax.vmap(lambda a, b: mix(a, b, POSITIONS)))(a, b)
+    _, scanned = jax.lax.scan(lambda carry, row: (carry, mix(*row, POSITIONS)), 0, (a, b))
+    for found in (mapped, scanned):
+        np.testing.assert_array_equal(found, mix(a, b, POSITIONS))
     tensors = [torch.tensor(array, requires_grad=True) for array in values((2,), "float64")]
     assert torch.autograd.gradcheck(
         lambda a, b: mix(a, b, POSITIONS), tensors, check_forward_ad=True

@@ -116,3 +116,22 @@ def test_no_blocks_need_something_like_them() -> None:
     with pytest.raises(ValueError, match="`like` must be given to unpack no blocks"):
         packing.unpack(())
     assert packing.unpack((), like=np.ones((5, 1), np.float32)).shape == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape"),
+    [
+        (10, (64, 16)),
+        (30, (64, 32)),
+        (60, (128, 64)),
+        (100, (64, 128)),
+        (160, (128, 64)),
+        (250, (64, 256)),
+        (320, (128, 64)),
+        (1024, (64, 128)),
+    ],
+)
+def test_dense_tiles_fit_the_rows(rows: int, shape: tuple[int, int]) -> None:
+    mask = SparsityPattern.full((rows, 3))
+    (block,) = DsmmPlan(mask, mask).packing("triton", Regime.DENSE).blocks
+    assert block.dense_shape == shape

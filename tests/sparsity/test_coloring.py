@@ -13,6 +13,7 @@ from tritonsnap.sparsity import (
     color_rows,
 )
 from tritonsnap.sparsity.coloring import ORDERS, is_valid
+from tritonsnap.sparsity.orders import Bipartite
 
 
 def banded(size: int, width: int) -> SparsityPattern:
@@ -86,6 +87,30 @@ def test_equal_columns_are_colored_as_if_distinct(size: int, density: float, see
     double = half.take_columns(np.repeat(np.arange(size), 3))
     assert color_rows(double).num_colors == color_rows(half).num_colors
     assert is_valid(color_columns(double, "dsatur"), double, axis=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(0, 40), density=st.floats(0.01, 0.5), seed=st.integers(0, 99))
+def test_conflicts_are_counted(size: int, density: float, seed: int) -> None:
+    half = SparsityPattern.random((size, size), density, seed)
+    pattern = half.take_columns(np.repeat(np.arange(size), 2))
+    matrix = pattern.to_dense().astype(int)
+    for graph, shared in (
+        (Bipartite.of_rows(half), half.distinct_columns().to_dense().astype(int)),
+        (Bipartite.of_columns(pattern), matrix.T),
+    ):
+        met = shared @ shared.T
+        np.testing.assert_array_equal(graph.degrees(), np.maximum((met > 0).sum(axis=1) - 1, 0))
+        np.testing.assert_array_equal(graph.paths(), met.sum(axis=1))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_bands_and_blocks_are_numbered_modulo_the_bound(order: str) -> None:
+    blocks = SparsityPattern.from_dense(np.kron(np.eye(5), np.ones((3, 4))))
+    for pattern, num_colors in ((banded(50, 2), 5), (blocks, 3), (snap1_mask(4), 1)):
+        coloring = color_rows(pattern, order)
+        assert coloring.num_colors == coloring.lower_bound == num_colors
+        np.testing.assert_array_equal(coloring.colors, np.arange(pattern.shape[0]) % num_colors)
 
 
 def test_largest_first_takes_the_most_conflicts_first() -> None:

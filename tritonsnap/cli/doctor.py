@@ -15,11 +15,19 @@ import numpy as np
 
 import tritonsnap as ts
 from tritonsnap.arrays import LIBRARIES, Library, device_of, namespace, to_numpy
-from tritonsnap.tuning import Device, locate_config, shipped_directory, torch_device, user_directory
+from tritonsnap.tuning import (
+    Device,
+    jax_device,
+    locate_config,
+    shipped_directory,
+    torch_device,
+    user_directory,
+)
 
 PACKAGES = (
     ("numpy", "everything", "numpy"),
-    ("scipy", "faster sparse products on the CPU", "scipy"),
+    ("scipy", "faster sparse products and KANs on the CPU", "scipy"),
+    ("threadpoolctl", "KANs on a CPU that does other work too", "tritonsnap[kan]"),
     ("torch", "PyTorch tensors", "tritonsnap[torch]"),
     ("triton", "kernels on a GPU", "tritonsnap[torch]"),
     ("jax", "JAX arrays", "tritonsnap[jax]"),
@@ -64,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
             advice.append(f"repair or reinstall {library}, which fails with: {reason}")
     advice.extend(advice_on_gpus(devices))
     print("\nlaunch configs")
-    gpu = gpu_of_torch() if "torch" in devices else None
+    gpu = gpu_at_hand(devices)
     if gpu is None:
-        print("  none are used: torch sees no GPU that Triton could compile for")
+        print("  none are used: there is no GPU that Triton could compile for")
     else:
         with warnings.catch_warnings(record=True) as passed_over:
             warnings.simplefilter("always")
@@ -115,13 +123,21 @@ def compute_somewhere(library: Library) -> Any:
     return device_of(found)
 
 
-def gpu_of_torch() -> Device | None:
-    """The GPU that Triton compiles for."""
-    import torch
+def gpu_at_hand(devices: dict[Library, Any]) -> Device | None:
+    """The GPU that Triton compiles for, as torch sees it or else JAX.
 
-    if not torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+    Parameters
+    ----------
+    devices
+        Where each working library computes.
+    """
+    if importlib.util.find_spec("triton") is None:
         return None
-    return torch_device(torch.device("cuda", torch.cuda.current_device()))
+    if getattr(devices.get("torch"), "type", None) == "cuda":
+        return torch_device(devices["torch"])
+    if getattr(devices.get("jax"), "platform", None) == "gpu":
+        return jax_device(devices["jax"])
+    return None
 
 
 def advice_on_gpus(devices: dict[Library, Any]) -> Iterator[str]:
@@ -135,7 +151,7 @@ def advice_on_gpus(devices: dict[Library, Any]) -> Iterator[str]:
     for maker, path in _DRIVERS.items():
         if not os.path.exists(path):
             continue
-        extra = "cuda13" if maker == "NVIDIA" else "rocm"
+        extra = "cuda13" if maker == "NVIDIA" else "rocm7-local"
         remedies: dict[Library, str] = {
             "torch": "install the build for it from https://pytorch.org/get-started/locally",
             "jax": f"pip install 'jax[{extra}]'",

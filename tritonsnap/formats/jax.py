@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO, BCSR
 
+from tritonsnap.checks import check_instance
 from tritonsnap.formats.order import canonical_order, row_major, row_pointers
 from tritonsnap.sparsity.indices import index_dtype
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -48,6 +49,7 @@ def from_bcoo(matrix: BCOO) -> tuple[jax.Array, SparsityPattern]:
     Padding is left out and duplicates are summed. If the indices are in canonical order already
     (as `to_bcoo` makes them), the values are those of `matrix`, not copied.
     """
+    check_instance("matrix", matrix, BCOO)
     if isinstance(matrix.indices, jax.core.Tracer):
         raise TypeError("`matrix` has traced indices: convert it outside of jit")
     if matrix.n_batch or matrix.n_dense or matrix.n_sparse != 2:
@@ -91,9 +93,12 @@ def to_bcsr(values: jax.Array, pattern: SparsityPattern, *, transposed: bool = F
 
 def from_bcsr(matrix: BCSR) -> tuple[jax.Array, SparsityPattern]:
     """Take the values ``[nnz]`` and the pattern of a BCSR; see `from_bcoo`."""
+    check_instance("matrix", matrix, BCSR)
     return from_bcoo(matrix.to_bcoo())
 
 
 def _check_flat(values: jax.Array, pattern: SparsityPattern) -> None:
-    if values.shape != (pattern.nnz,):
-        raise ValueError(f"`values` must have shape [{pattern.nnz}], got {list(values.shape)}")
+    check_instance("pattern", pattern, SparsityPattern)
+    if getattr(values, "shape", None) != (pattern.nnz,):
+        given = list(values.shape) if hasattr(values, "shape") else type(values).__name__
+        raise ValueError(f"`values` must have shape [{pattern.nnz}], got {given}")

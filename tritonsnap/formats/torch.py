@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_instance
 from tritonsnap.formats.order import canonical_order, row_major, row_pointers
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -77,6 +78,7 @@ def from_sparse(matrix: torch.Tensor) -> tuple[torch.Tensor, SparsityPattern]:
     TypeError
         If `matrix` is no such tensor.
     """
+    check_instance("matrix", matrix, torch.Tensor)
     if matrix.layout not in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):
         raise TypeError(f"`matrix` must be a COO, CSR or CSC tensor, got layout {matrix.layout}")
     if matrix.ndim != 2 or matrix.dense_dim():
@@ -108,5 +110,7 @@ def _index(array: NDArray[np.integer], like: torch.Tensor) -> torch.Tensor:
 
 
 def _check_flat(values: torch.Tensor, pattern: SparsityPattern) -> None:
+    check_instance("values", values, torch.Tensor)
+    check_instance("pattern", pattern, SparsityPattern)
     if values.shape != (pattern.nnz,):
         raise ValueError(f"`values` must have shape [{pattern.nnz}], got {list(values.shape)}")

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.sparse import BCOO
 
-from tritonsnap.jacobian.jax_passes import Argument, evaluate, kind_of, ravel
+from tritonsnap.checks import check_instance, check_integer, generator_of
+from tritonsnap.jacobian.evaluation import check_function
+from tritonsnap.jacobian.jax_passes import PASSES, JaxArgument, kind_of, ravel
 from tritonsnap.jacobian.probing import check_probe, split_columns
 from tritonsnap.jacobian.projection import (
     JacobianProjection,
     build_projection,
-    check_chunk_size,
-    check_format,
     is_mask_leaf,
 )
 from tritonsnap.jacobian.rules import Rules
 from tritonsnap.sparsity.compression import Projection
-
-FORMATS = ("bcoo", "dense", "data")
 
 
 def _arrays_of(leaf: Projection) -> tuple[Any, ...]:
@@ -135,7 +131,7 @@ def sp_jacrev(
     -----
     A mask that misses a true nonzero silently spoils others: check once with `verify_projection`.
     """
-    return _jacobian_function(
+    return PASSES.jacobian_function(
         f, projection, argnums, has_aux, chunk_size, format, Rules(False, holomorphic, allow_int)
     )
 
@@ -156,7 +152,8 @@ def sp_jacfwd(
     projection with ``mode="column"`` to do that once. Arguments and result are those of
     `sp_jacrev`; the result has the output's dtype, as in `jax.jacfwd`.
     """
-    return _jacobian_function(
+    check_instance("projection", projection, JacobianProjection)
+    return PASSES.jacobian_function(
         f,
         projection.with_mode("column"),
         argnums,
@@ -202,10 +199,12 @@ def verify_projection(
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
         raise TypeError("`verify_projection` reads numbers: call it outside of jit, grad and vmap")
-    argument = Argument.of(f, args, {}, argnums, has_aux)
+    check_function(f, projection, has_aux)
+    check_integer("probes", probes, 1)
+    argument = JaxArgument.of(f, args, {}, argnums, has_aux)
     whole = projection.untruncated()
-    values, output, _ = evaluate(whole, argument, None, Rules(False, holomorphic, True))
-    rng = np.random.default_rng(seed)
+    values, output, _ = PASSES.evaluate(whole, argument, None, Rules(False, holomorphic, True))
+    rng = generator_of("seed", seed)
     for path, value in argument.values.items():
         if kind_of(value) == "integer":
             continue
@@ -249,15 +248,15 @@ def detect_pattern(
     Raises
     ------
     ImportError
-        If asdex is not installed; the message names the pip command.
+        If asdex is not installed, or not for this JAX; the message names the pip command.
     """
     try:
         import asdex
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise ImportError(
-            "asdex is not installed; run: pip install 'tritonsnap[detect]'"
+            f"asdex cannot be imported ({error}); run: pip install 'tritonsnap[detect]'"
         ) from error
-    argument = Argument.of(f, args, {}, argnums, has_aux)
+    argument = JaxArgument.of(f, args, {}, argnums, has_aux)
     paths = list(argument.values)
     found = asdex.jacobian_sparsity(
         lambda *values: ravel(argument.call(dict(zip(paths, values, strict=True)))[0]),
@@ -267,77 +266,6 @@ def detect_pattern(
     sizes = [value.size for value in argument.values.values()]
     patterns = split_columns(np.asarray(found.rows), np.asarray(found.cols), found.m, sizes)
     return argument.unflatten(dict(zip(paths, patterns, strict=True)))
-
-
-def _jacobian_function(
-    f: Callable[..., Any],
-    projection: JacobianProjection,
-    argnums: int | Sequence[int],
-    has_aux: bool,
-    chunk_size: int | None,
-    format: str,
-    rules: Rules,
-) -> Callable[..., Any]:
-    check_format(format, FORMATS)
-    check_chunk_size(chunk_size)
-
-    @functools.wraps(f)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
-        argument = Argument.of(f, args, kwargs, argnums, has_aux)
-        values, output, aux = evaluate(projection, argument, chunk_size, rules)
-        if format == "data":
-            result = argument.unflatten(values)
-        elif format == "bcoo":
-            result = argument.unflatten(
-                {path: _to_bcoo(values[path], projection[path]) for path in values}
-            )
-        else:
-            result = _to_dense(values, projection, argument, output, rules)
-        return (result, aux) if has_aux else result
-
-    return jacobian
-
-
-def _to_bcoo(values: jax.Array, leaf: Projection) -> BCOO:
-    # Canonical order is by column, which BCOO does not call sorted.
-    return BCOO(
-        (values, jnp.asarray(leaf.coordinates)),
-        shape=leaf.pattern.shape,
-        indices_sorted=False,
-        unique_indices=True,
-    )
-
-
-def _to_dense(
-    values: Mapping[str, jax.Array],
-    projection: JacobianProjection,
-    argument: Argument,
-    output: Any,
-    rules: Rules,
-) -> Any:
-    """The tree of dense arrays, outputs outside and inputs inside, that JAX's Jacobians are."""
-    leaves, treedef = jax.tree.flatten(output)
-    ends = np.cumsum([leaf.size for leaf in leaves]).tolist()
-    matrices = {
-        path: jnp.zeros(projection[path].pattern.shape, value.dtype)
-        .at[projection[path].coordinates[:, 0], projection[path].coordinates[:, 1]]
-        .set(value, mode="promise_in_bounds", unique_indices=True)
-        for path, value in values.items()
-    }
-
-    def block(leaf: Any, end: int, path: str) -> Any:
-        value = argument.values[path]
-        shape = (*leaf.shape, *value.shape)
-        if kind_of(value) == "integer":
-            return jnp.zeros(shape, value.dtype)
-        rows = matrices[path][end - leaf.size : end].reshape(shape)
-        return rows.astype(leaf.dtype) if rules.forward else rows
-
-    blocks = [
-        argument.unflatten({path: block(leaf, end, path) for path in values})
-        for leaf, end in zip(leaves, ends, strict=True)
-    ]
-    return jax.tree.unflatten(treedef, blocks)
 
 
 def _flatten_masks(name: str, masks: Any) -> list[tuple[str, Any]]:
@@ -360,7 +288,3 @@ def _concrete(array: Any) -> jax.Array:
         )
     with jax.ensure_compile_time_eval():
         return jnp.asarray(array)
-
-
-def _epsilon(array: Any) -> float:
-    return float(jnp.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from tritonsnap.jacobian.projection import JacobianProjection, argument_numbers
+from tritonsnap.jacobian.argument import Argument
+from tritonsnap.jacobian.evaluation import Passes
+from tritonsnap.jacobian.projection import JacobianProjection
 from tritonsnap.jacobian.rules import Kind, Rules
 from tritonsnap.ops.gather_compressed.jax import gather_compressed
 from tritonsnap.sparsity.compression import Projection
@@ -20,67 +22,32 @@ _LARGEST_CONSTANT = 1 << 16
 
 
 @dataclass(frozen=True)
-class Argument:
-    """A call of `f`, with the arguments to differentiate in flattened to named arrays."""
-
-    f: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    argnums: int | tuple[int, ...]
-    has_aux: bool
-    treedef: Any
-    leaves: Mapping[str, Any]
-    values: Mapping[str, jax.Array]  # of a BCOO leaf, its stored values
+class JaxArgument(Argument):
+    """An argument of JAX arrays and BCOO matrices."""
 
     @classmethod
-    def of(
-        cls,
-        f: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        argnums: int | Sequence[int],
-        has_aux: bool,
-    ) -> Argument:
-        """Flatten the arguments that `argnums` names."""
-        numbers = argument_numbers(argnums, len(args))
-        single = isinstance(argnums, int)
-        selected = args[numbers[0]] if single else tuple(args[number] for number in numbers)
+    def _flatten(cls, selected: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         found, treedef = jax.tree_util.tree_flatten_with_path(selected, is_leaf=is_bcoo)
-        leaves = {jax.tree_util.keystr(path): leaf for path, leaf in found}
-        values = {
-            path: jnp.asarray(leaf.data if is_bcoo(leaf) else leaf) for path, leaf in leaves.items()
+        leaves: dict[str, Any] = {
+            jax.tree_util.keystr(path): leaf if is_bcoo(leaf) else jnp.asarray(leaf)
+            for path, leaf in found
         }
-        position = numbers[0] if single else numbers
-        return cls(f, args, kwargs, position, has_aux, treedef, leaves, values)
+        values = {path: leaf.data if is_bcoo(leaf) else leaf for path, leaf in leaves.items()}
+        return treedef, leaves, values
 
-    def unflatten(self, leaves: Mapping[str, Any]) -> Any:
-        """A tree like the argument, with other leaves."""
-        return jax.tree.unflatten(self.treedef, [leaves[path] for path in self.leaves])
+    def _join(self, leaves: list[Any]) -> Any:
+        return jax.tree.unflatten(self.tree, leaves)
 
-    def call(self, changed: Mapping[str, jax.Array]) -> tuple[Any, Any]:
-        """Output and aux of `f` with some of the values changed."""
-        values = {**self.values, **changed}
-        selected = self.unflatten(
-            {
-                path: BCOO(
-                    (values[path], leaf.indices),
-                    shape=leaf.shape,
-                    indices_sorted=leaf.indices_sorted,
-                    unique_indices=leaf.unique_indices,
-                )
-                if is_bcoo(leaf)
-                else values[path]
-                for path, leaf in self.leaves.items()
-            }
+    def _with_values(self, path: str, values: Any) -> Any:
+        leaf = self.leaves[path]
+        if not is_bcoo(leaf):
+            return values
+        return BCOO(
+            (values, leaf.indices),
+            shape=leaf.shape,
+            indices_sorted=leaf.indices_sorted,
+            unique_indices=leaf.unique_indices,
         )
-        args = list(self.args)
-        if isinstance(self.argnums, int):
-            args[self.argnums] = selected
-        else:
-            for number, argument in zip(self.argnums, selected, strict=True):
-                args[number] = argument
-        result = self.f(*args, **self.kwargs)
-        return result if self.has_aux else (result, None)
 
     def folds_cheaply(self, size: int) -> bool:
         """Whether XLA may fold constant seeds of this many entries into `f` while it compiles.
@@ -100,98 +67,140 @@ class Argument:
         return lambda value: self.call({path: value})[0]
 
 
-def evaluate(
-    projection: JacobianProjection, argument: Argument, chunk_size: int | None, rules: Rules
-) -> tuple[dict[str, jax.Array], Any, Any]:
-    """The Jacobian's values per leaf, the output of `f`, and its aux."""
-    projection.check_leaves({path: value.size for path, value in argument.values.items()})
-    for path, value in argument.values.items():
-        rules.check_input(path, kind_of(value), value.dtype)
-    inexact = [path for path, value in argument.values.items() if kind_of(value) != "integer"]
-    by_rows: dict[str, jax.Array] = {}
-    output, aux = None, None
-    for paths in projection.row_groups(inexact):
-        pulled, output, aux = _pull(projection, argument, paths, chunk_size, rules)
-        by_rows |= pulled
-    if output is None:
-        output, aux = argument.call({})
-        _check_output(projection, output, rules)
-    dtype = jnp.result_type(*jax.tree.leaves(output))
-    values = {}
-    for path, value in argument.values.items():
-        leaf = projection[path]
-        parts = [by_rows[path]] if path in by_rows else []
-        if path in inexact and leaf.compression.columns is not None:
-            pushed = _push(leaf, argument, path, chunk_size, rules)
-            parts.append(pushed if rules.forward else pushed.astype(value.dtype))
-        if leaf.compression.mode == "both" and parts:
-            parts = [jnp.concatenate([part.reshape(-1) for part in parts])[None]]
-        if parts:
-            values[path] = gather_compressed(parts[0], leaf)
-        else:  # an integer leaf, or an empty mask
-            zero = value.dtype if path in inexact and not rules.forward else dtype
-            values[path] = jnp.zeros(leaf.pattern.nnz, zero)
-    return values, output, aux
+class _JaxPasses(Passes[JaxArgument]):
+    """VJPs and JVPs of JAX, in parallel by `jax.vmap`."""
+
+    argument = JaxArgument
+    sparse = "bcoo"
+
+    def kind_of(self, value: Any) -> Kind:
+        return kind_of(value)
+
+    def size_of(self, value: Any) -> int:
+        return int(value.size)
+
+    def cast(self, array: jax.Array, dtype: Any) -> jax.Array:
+        return array.astype(dtype)
+
+    def zeros(self, size: int, like: Any) -> jax.Array:
+        return jnp.zeros(size, jnp.result_type(*jax.tree.leaves(like)))
+
+    def join(self, parts: Sequence[jax.Array]) -> jax.Array:
+        return jnp.concatenate([part.reshape(-1) for part in parts])[None]
+
+    def gather(self, compressed: jax.Array, leaf: Projection) -> jax.Array:
+        return gather_compressed(compressed, leaf)
+
+    def check_output(self, projection: JacobianProjection, output: Any, rules: Rules) -> None:
+        leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(output)]
+        for leaf in leaves:
+            rules.check_output(kind_of(leaf), leaf.dtype)
+        projection.check_output(sum(leaf.size for leaf in leaves))
+
+    def pull(
+        self,
+        projection: JacobianProjection,
+        argument: JaxArgument,
+        paths: Sequence[str],
+        chunk_size: int | None,
+        rules: Rules,
+    ) -> tuple[dict[str, jax.Array], Any, Any]:
+        output, pullback, aux = jax.vjp(
+            lambda *values: argument.call(dict(zip(paths, values, strict=True))),
+            *(argument.values[path] for path in paths),
+            has_aux=True,
+        )
+        self.check_output(projection, output, rules)
+        leaf = projection[paths[0]]
+        assert leaf.compression.rows is not None
+        unravel = _unraveler(output)
+        num_colors = leaf.compression.rows.num_colors
+        rows = jnp.asarray(leaf.row_colors)
+        compressed = _each_color(
+            lambda chosen: pullback(unravel(chosen)), argument, rows, num_colors, chunk_size
+        )
+        sizes = [argument.values[path].size for path in paths]
+        return (
+            {
+                path: block.reshape(num_colors, size)
+                for path, size, block in zip(paths, sizes, compressed, strict=True)
+            },
+            output,
+            aux,
+        )
+
+    def push(
+        self,
+        leaf: Projection,
+        argument: JaxArgument,
+        path: str,
+        chunk_size: int | None,
+        rules: Rules,
+    ) -> jax.Array:
+        assert leaf.compression.columns is not None
+        value = argument.values[path]
+        columns = jnp.asarray(leaf.column_colors)
+
+        def push(chosen: jax.Array, unit: complex) -> jax.Array:
+            seed = jnp.where(chosen, jnp.asarray(unit, value.dtype), 0).reshape(value.shape)
+            return ravel(jax.jvp(argument.output_of(path), (value,), (seed,))[1])
+
+        def derivative(chosen: jax.Array) -> jax.Array:
+            if kind_of(value) == "complex" and not rules.holomorphic:
+                return push(chosen, 1) - 1j * push(chosen, 1j)  # what jax.jacrev returns for C -> R
+            return push(chosen, 1)
+
+        num_colors = leaf.compression.columns.num_colors
+        compressed: jax.Array = _each_color(derivative, argument, columns, num_colors, chunk_size)
+        return compressed
+
+    def to_sparse(self, values: jax.Array, leaf: Projection) -> BCOO:
+        # Canonical order is by column, which BCOO does not call sorted.
+        return BCOO(
+            (values, jnp.asarray(leaf.coordinates)),
+            shape=leaf.pattern.shape,
+            indices_sorted=False,
+            unique_indices=True,
+        )
+
+    def to_dense(
+        self,
+        values: Mapping[str, jax.Array],
+        projection: JacobianProjection,
+        argument: JaxArgument,
+        output: Any,
+        rules: Rules,
+    ) -> Any:
+        leaves, treedef = jax.tree.flatten(output)
+        ends = np.cumsum([leaf.size for leaf in leaves]).tolist()
+        matrices = {
+            path: jnp.zeros(projection[path].pattern.shape, value.dtype)
+            .at[projection[path].coordinates[:, 0], projection[path].coordinates[:, 1]]
+            .set(value, mode="promise_in_bounds", unique_indices=True)
+            for path, value in values.items()
+        }
+
+        def block(leaf: Any, end: int, path: str) -> Any:
+            value = argument.values[path]
+            shape = (*leaf.shape, *value.shape)
+            if kind_of(value) == "integer":
+                return jnp.zeros(shape, value.dtype)
+            rows = matrices[path][end - leaf.size : end].reshape(shape)
+            return rows.astype(leaf.dtype) if rules.forward else rows
+
+        blocks = [
+            argument.unflatten({path: block(leaf, end, path) for path in values})
+            for leaf, end in zip(leaves, ends, strict=True)
+        ]
+        return jax.tree.unflatten(treedef, blocks)
 
 
-def _pull(
-    projection: JacobianProjection,
-    argument: Argument,
-    paths: Sequence[str],
-    chunk_size: int | None,
-    rules: Rules,
-) -> tuple[dict[str, jax.Array], Any, Any]:
-    """One VJP per row color, in all leaves of a group at once: ``[colors, p]`` each."""
-    output, pullback, aux = jax.vjp(
-        lambda *values: argument.call(dict(zip(paths, values, strict=True))),
-        *(argument.values[path] for path in paths),
-        has_aux=True,
-    )
-    _check_output(projection, output, rules)
-    leaf = projection[paths[0]]
-    assert leaf.compression.rows is not None
-    unravel = _unraveler(output)
-    num_colors = leaf.compression.rows.num_colors
-    rows = jnp.asarray(leaf.row_colors)
-    compressed = _each_color(
-        lambda chosen: pullback(unravel(chosen)), argument, rows, num_colors, chunk_size
-    )
-    sizes = [argument.values[path].size for path in paths]
-    return (
-        {
-            path: block.reshape(num_colors, size)
-            for path, size, block in zip(paths, sizes, compressed, strict=True)
-        },
-        output,
-        aux,
-    )
-
-
-def _push(
-    leaf: Projection, argument: Argument, path: str, chunk_size: int | None, rules: Rules
-) -> jax.Array:
-    """One JVP per column color: ``[colors, m]``."""
-    assert leaf.compression.columns is not None
-    value = argument.values[path]
-    columns = jnp.asarray(leaf.column_colors)
-
-    def push(chosen: jax.Array, unit: complex) -> jax.Array:
-        seed = jnp.where(chosen, jnp.asarray(unit, value.dtype), 0).reshape(value.shape)
-        return ravel(jax.jvp(argument.output_of(path), (value,), (seed,))[1])
-
-    def derivative(chosen: jax.Array) -> jax.Array:
-        if kind_of(value) == "complex" and not rules.holomorphic:
-            return push(chosen, 1) - 1j * push(chosen, 1j)  # what jax.jacrev returns for C -> R
-        return push(chosen, 1)
-
-    num_colors = leaf.compression.columns.num_colors
-    compressed: jax.Array = _each_color(derivative, argument, columns, num_colors, chunk_size)
-    return compressed
+PASSES = _JaxPasses()
 
 
 def _each_color(
     function: Callable[[jax.Array], Any],
-    argument: Argument,
+    argument: JaxArgument,
     colors: Any,
     num_colors: int,
     chunk_size: int | None,
@@ -210,13 +219,6 @@ def _each_color(
     return jax.vmap(lambda color: function(colors == color))(
         jnp.arange(num_colors, dtype=colors.dtype)
     )
-
-
-def _check_output(projection: JacobianProjection, output: Any, rules: Rules) -> None:
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(output)]
-    for leaf in leaves:
-        rules.check_output(kind_of(leaf), leaf.dtype)
-    projection.check_output(sum(leaf.size for leaf in leaves))
 
 
 def _unraveler(tree: Any) -> Callable[[jax.Array], Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tritonsnap.checks import check_share
 from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.compression import Compression, Projection
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -165,8 +166,7 @@ def build_projection(
     """Build a projection from the flattened trees of masks and of what to keep."""
     if not masks:
         raise ValueError("`mask` has no leaves")
-    if not 0 < dense_threshold <= 1:
-        raise ValueError(f"`dense_threshold` must lie in (0, 1], got {dense_threshold!r}")
+    check_share("dense_threshold", dense_threshold)
     patterns = {path: _pattern("mask", path, mask) for path, mask in masks}
     kept = {path: _pattern("keep", path, keep) for path, keep in keeps}
     if kept.keys() - patterns.keys():
@@ -178,8 +178,8 @@ def build_projection(
     for path, pattern in patterns.items():
         if pattern.shape[0] != patterns[first].shape[0]:
             raise ValueError(
-                f"all masks must have the same number of rows, got {patterns[first].shape[0]} "
-                f"at {first!r} and {pattern.shape[0]} at {path!r}"
+                f"all leaves of `mask` must have the same number of rows, got "
+                f"{patterns[first].shape[0]} at {first!r} and {pattern.shape[0]} at {path!r}"
             )
         try:
             compression = Compression.of(pattern, kept.get(path), mode, order, dense_threshold)
@@ -206,36 +206,3 @@ def is_mask_leaf(node: Any) -> bool:
             and all(isinstance(size, (int, np.integer)) for size in shape)
         )
     return isinstance(node, SparsityPattern) or hasattr(node, "tocoo") or hasattr(node, "n_sparse")
-
-
-def check_format(format: str, formats: Sequence[str]) -> None:
-    """Raise a `ValueError` unless `format` is one of `formats`."""
-    if format not in formats:
-        raise ValueError(f"`format` must be one of {tuple(formats)}, got {format!r}")
-
-
-def check_chunk_size(chunk_size: int | None) -> None:
-    """Raise a `ValueError` unless `chunk_size` is None or positive."""
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"`chunk_size` must be None or at least 1, got {chunk_size!r}")
-
-
-def argument_numbers(argnums: int | Sequence[int], num_args: int) -> tuple[int, ...]:
-    """Positions of the arguments to differentiate in, counted from the front.
-
-    Raises
-    ------
-    TypeError
-        If `argnums` is no integer or sequence of integers.
-    ValueError
-        If a number is out of range or appears twice.
-    """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    if not numbers or not all(isinstance(number, int) for number in numbers):
-        raise TypeError(f"`argnums` must be an integer or several, got {argnums!r}")
-    if any(not -num_args <= number < num_args for number in numbers):
-        raise ValueError(f"`argnums` is {argnums!r}, but `f` got {num_args} positional arguments")
-    positive = tuple(number % num_args for number in numbers)
-    if len(set(positive)) != len(positive):
-        raise ValueError(f"`argnums` names an argument twice: {argnums!r}")
-    return positive

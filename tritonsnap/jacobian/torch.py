@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,19 +11,24 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
+from tritonsnap.checks import check_instance, check_integer, generator_of
+from tritonsnap.jacobian.evaluation import check_function
 from tritonsnap.jacobian.probing import check_probe, split_columns
 from tritonsnap.jacobian.projection import (
     JacobianProjection,
     build_projection,
-    check_chunk_size,
-    check_format,
     is_mask_leaf,
 )
 from tritonsnap.jacobian.rules import Rules
-from tritonsnap.jacobian.torch_passes import Argument, each, evaluate, is_sparse, kind_of, ravel
-from tritonsnap.sparsity.compression import Projection
+from tritonsnap.jacobian.torch_passes import (
+    PASSES,
+    TorchArgument,
+    each,
+    is_sparse,
+    kind_of,
+    ravel,
+)
 
-FORMATS = ("coo", "dense", "data")
 _ROWS_AT_ONCE = 64
 
 
@@ -120,8 +124,14 @@ def sp_jacrev(
     -----
     A mask that misses a true nonzero silently spoils others: check once with `verify_projection`.
     """
-    return _jacobian_function(
-        f, projection, argnums, has_aux, chunk_size, format, Rules(False, holomorphic, allow_int)
+    return PASSES.jacobian_function(
+        f,
+        _in_tensors(projection),
+        argnums,
+        has_aux,
+        chunk_size,
+        format,
+        Rules(False, holomorphic, allow_int),
     )
 
 
@@ -141,9 +151,10 @@ def sp_jacfwd(
     to do that once. Arguments and result are those of `sp_jacrev`; the result has the output's
     dtype, and real inputs may have complex outputs.
     """
-    return _jacobian_function(
+    check_instance("projection", projection, JacobianProjection)
+    return PASSES.jacobian_function(
         f,
-        projection.with_mode("column"),
+        _in_tensors(projection.with_mode("column")),
         argnums,
         has_aux,
         chunk_size,
@@ -183,12 +194,14 @@ def verify_projection(
     ValueError
         If they differ; the message names the leaf and the rows.
     """
-    argument = Argument.of(f, args, {}, argnums, has_aux)
+    check_function(f, projection, has_aux)
+    check_integer("probes", probes, 1)
+    argument = TorchArgument.of(f, args, {}, argnums, has_aux)
     whole = projection.untruncated()
     rules = Rules(False, holomorphic, True)
-    local = _at(_in_tensors(whole), argument)
-    values, output, _ = evaluate(local, argument, None, rules)
-    rng = np.random.default_rng(seed)
+    local = PASSES.local(_in_tensors(whole), argument)
+    values, output, _ = PASSES.evaluate(local, argument, None, rules)
+    rng = generator_of("seed", seed)
     for path, value in argument.values.items():
         if kind_of(value) == "integer":
             continue
@@ -257,7 +270,7 @@ def detect_pattern(
     rows, cols = [], []
     for _ in range(probes):
         near = pytree.tree_map_only(torch.Tensor, lambda tensor: _redrawn(tensor, generator), args)
-        argument = Argument.of(f, near, {}, argnums, has_aux)
+        argument = TorchArgument.of(f, near, {}, argnums, has_aux)
         for first, block in _row_blocks(argument):
             found = np.nonzero(block)
             rows.append(found[0] + first)
@@ -268,7 +281,7 @@ def detect_pattern(
     return argument.unflatten(dict(zip(argument.values, patterns, strict=True)))
 
 
-def _row_blocks(argument: Argument) -> Iterator[tuple[int, NDArray[Any]]]:
+def _row_blocks(argument: TorchArgument) -> Iterator[tuple[int, NDArray[Any]]]:
     """The dense Jacobian in all values, some rows at a time, each block after its first row."""
     values = argument.values
     inexact = [path for path, value in values.items() if kind_of(value) != "integer"]
@@ -310,65 +323,9 @@ def _redrawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.where(values == 0, factor, values * (1 + factor)).to(tensor.dtype)
 
 
-def _jacobian_function(
-    f: Callable[..., Any],
-    projection: JacobianProjection,
-    argnums: int | Sequence[int],
-    has_aux: bool,
-    chunk_size: int | None,
-    format: str,
-    rules: Rules,
-) -> Callable[..., Any]:
-    check_format(format, FORMATS)
-    check_chunk_size(chunk_size)
-    tensors = _in_tensors(projection)
-
-    @functools.wraps(f)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
-        argument = Argument.of(f, args, kwargs, argnums, has_aux)
-        local = _at(tensors, argument)
-        values, output, aux = evaluate(local, argument, chunk_size, rules)
-        if format == "data":
-            result = argument.unflatten(values)
-        elif format == "coo":
-            result = argument.unflatten(
-                {path: _to_coo(values[path], local[path]) for path in values}
-            )
-        else:
-            result = _to_dense(values, local, argument, output, rules)
-        return (result, aux) if has_aux else result
-
-    return jacobian
-
-
-def _to_coo(values: torch.Tensor, leaf: Projection) -> torch.Tensor:
-    # Canonical order is by column, which torch does not call coalesced.
-    return torch.sparse_coo_tensor(
-        leaf.coordinates.T, values, leaf.pattern.shape, is_coalesced=False, check_invariants=False
-    )
-
-
-def _to_dense(
-    values: Mapping[str, torch.Tensor],
-    projection: JacobianProjection,
-    argument: Argument,
-    output: Any,
-    rules: Rules,
-) -> Any:
-    """The tree of dense tensors, outputs outside and inputs inside, of torch's Jacobians."""
-    leaves, treespec = pytree.tree_flatten(output)
-    sizes = [leaf.numel() for leaf in leaves]
-    blocks: list[dict[str, torch.Tensor]] = [{} for _ in leaves]
-    for path, value in values.items():
-        zeros = torch.zeros(projection[path].pattern.shape, dtype=value.dtype, device=value.device)
-        matrix = zeros.index_put(tuple(projection[path].coordinates.T), value)
-        for leaf, rows, block in zip(leaves, torch.split(matrix, sizes), blocks, strict=True):
-            rows = rows.reshape(*leaf.shape, *argument.values[path].shape)
-            block[path] = rows.to(leaf.dtype) if rules.forward else rows
-    return pytree.tree_unflatten([argument.unflatten(block) for block in blocks], treespec)
-
-
 def _in_tensors(projection: JacobianProjection) -> JacobianProjection:
+    check_instance("projection", projection, JacobianProjection)
+
     def tensor(array: Any) -> torch.Tensor:
         return array if isinstance(array, torch.Tensor) else torch.tensor(np.asarray(array))
 
@@ -377,12 +334,6 @@ def _in_tensors(projection: JacobianProjection) -> JacobianProjection:
     return JacobianProjection(
         {path: replace(leaf, coordinates=leaf.coordinates.long()) for path, leaf in leaves.items()}
     )
-
-
-def _at(projection: JacobianProjection, argument: Argument) -> JacobianProjection:
-    """The projection on the device of an argument; no copy if it is there."""
-    device = next((value.device for value in argument.values.values()), torch.device("cpu"))
-    return projection.convert(lambda array: array.to(device))
 
 
 def _flatten_masks(masks: Any) -> list[tuple[str, Any]]:

@@ -9,38 +9,20 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tritonsnap.jacobian.projection import JacobianProjection, argument_numbers
+from tritonsnap.jacobian.argument import Argument
+from tritonsnap.jacobian.evaluation import Passes
+from tritonsnap.jacobian.projection import JacobianProjection
 from tritonsnap.jacobian.rules import Kind, Rules
 from tritonsnap.ops.gather_compressed.torch import gather_compressed
 from tritonsnap.sparsity.compression import Projection
 
 
 @dataclass(frozen=True)
-class Argument:
-    """A call of `f`, with the arguments to differentiate in flattened to named tensors."""
-
-    f: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    argnums: int | tuple[int, ...]
-    has_aux: bool
-    treespec: Any
-    leaves: Mapping[str, Any]
-    values: Mapping[str, torch.Tensor]  # of a sparse leaf, its stored values
+class TorchArgument(Argument):
+    """An argument of dense and COO tensors; what is no tensor in it stays as it is."""
 
     @classmethod
-    def of(
-        cls,
-        f: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        argnums: int | Sequence[int],
-        has_aux: bool,
-    ) -> Argument:
-        """Flatten the arguments that `argnums` names; what is no tensor in them stays as it is."""
-        numbers = argument_numbers(argnums, len(args))
-        single = isinstance(argnums, int)
-        selected = args[numbers[0]] if single else tuple(args[number] for number in numbers)
+    def _flatten(cls, selected: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         found, treespec = pytree.tree_flatten_with_path(selected)
         leaves = {pytree.keystr(path): leaf for path, leaf in found}
         values = {}
@@ -52,150 +34,171 @@ class Argument:
                         "differentiate: give a dense or a COO tensor"
                     )
                 values[path] = leaf._values() if is_sparse(leaf) else leaf
-        position = numbers[0] if single else numbers
-        return cls(f, args, kwargs, position, has_aux, treespec, leaves, values)
+        return treespec, leaves, values
+
+    def _join(self, leaves: list[Any]) -> Any:
+        return pytree.tree_unflatten(leaves, self.tree)
+
+    def _with_values(self, path: str, values: Any) -> Any:
+        leaf = self.leaves[path]
+        if not is_sparse(leaf):
+            return values
+        return torch.sparse_coo_tensor(
+            leaf._indices(), values, leaf.shape, is_coalesced=leaf.is_coalesced()
+        )
 
     @property
     def has_sparse_leaf(self) -> bool:
         """Whether some leaf is sparse: vmap and forward mode have no rules for those."""
         return any(is_sparse(self.leaves[path]) for path in self.values)
 
-    def unflatten(self, leaves: Mapping[str, Any]) -> Any:
-        """A tree like the argument, with other tensors."""
-        merged = [leaves.get(path, leaf) for path, leaf in self.leaves.items()]
-        return pytree.tree_unflatten(merged, self.treespec)
-
-    def call(self, changed: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
-        """Output and aux of `f` with some of the values changed."""
-        selected = self.unflatten(
-            {
-                path: torch.sparse_coo_tensor(
-                    self.leaves[path]._indices(),
-                    value,
-                    self.leaves[path].shape,
-                    is_coalesced=self.leaves[path].is_coalesced(),
-                )
-                if is_sparse(self.leaves[path])
-                else value
-                for path, value in changed.items()
-            }
-        )
-        args = list(self.args)
-        if isinstance(self.argnums, int):
-            args[self.argnums] = selected
-        else:
-            for number, argument in zip(self.argnums, selected, strict=True):
-                args[number] = argument
-        result = self.f(*args, **self.kwargs)
-        return result if self.has_aux else (result, None)
-
     def output_of(self, path: str) -> Callable[[torch.Tensor], torch.Tensor]:
         """The output, flattened, as a function of one value."""
         return lambda value: ravel(self.call({path: value})[0])
 
 
-def evaluate(
-    projection: JacobianProjection, argument: Argument, chunk_size: int | None, rules: Rules
-) -> tuple[dict[str, torch.Tensor], Any, Any]:
-    """The Jacobian's values per leaf, the output of `f`, and its aux."""
-    projection.check_leaves({path: value.numel() for path, value in argument.values.items()})
-    for path, value in argument.values.items():
-        rules.check_input(path, kind_of(value), value.dtype)
-    inexact = [path for path, value in argument.values.items() if kind_of(value) != "integer"]
-    by_rows: dict[str, torch.Tensor] = {}
-    output, aux = None, None
-    for paths in projection.row_groups(inexact):
-        pulled, output, aux = _pull(projection, argument, paths, chunk_size, rules)
-        by_rows |= pulled
-    if output is None:
-        output, aux = argument.call({})
-        _check_output(projection, output, rules)
-    first = pytree.tree_leaves(output)[0]
-    values = {}
-    for path, value in argument.values.items():
-        leaf = projection[path]
-        parts = [by_rows[path]] if path in by_rows else []
-        if path in inexact and leaf.compression.columns is not None:
-            pushed = _push(leaf, argument, path, chunk_size, rules)
-            parts.append(pushed if rules.forward else pushed.to(value.dtype))
-        if leaf.compression.mode == "both" and parts:
-            parts = [torch.cat([part.flatten() for part in parts])[None]]
-        if parts:
-            values[path] = gather_compressed(parts[0], leaf)
-        else:  # an integer leaf, or an empty mask
-            zero = value if path in inexact and not rules.forward else first
-            values[path] = zero.new_zeros(leaf.pattern.nnz)
-    return values, output, aux
+class _TorchPasses(Passes[TorchArgument]):
+    """VJPs and JVPs of `torch.func`."""
 
+    argument = TorchArgument
+    sparse = "coo"
 
-def _pull(
-    projection: JacobianProjection,
-    argument: Argument,
-    paths: Sequence[str],
-    chunk_size: int | None,
-    rules: Rules,
-) -> tuple[dict[str, torch.Tensor], Any, Any]:
-    """One VJP per row color, in all leaves of a group at once: ``[colors, p]`` each."""
-    aux = None
+    def kind_of(self, value: torch.Tensor) -> Kind:
+        return kind_of(value)
 
-    def function(*values: torch.Tensor) -> Any:
-        output, own_aux = argument.call(dict(zip(paths, values, strict=True)))
-        return (output, own_aux) if argument.has_aux else output
+    def size_of(self, value: torch.Tensor) -> int:
+        return value.numel()
 
-    primals = [argument.values[path] for path in paths]
-    output, pullback, *rest = torch.func.vjp(function, *primals, has_aux=argument.has_aux)
-    if rest:
-        aux = rest[0]
-    _check_output(projection, output, rules)
-    leaf = projection[paths[0]]
-    assert leaf.compression.rows is not None
-    unravel = _unraveler(output)
-    num_colors = leaf.compression.rows.num_colors
+    def cast(self, array: torch.Tensor, dtype: Any) -> torch.Tensor:
+        return array.to(dtype)
 
-    def pull(color: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        pulled = pullback(unravel(leaf.row_colors == color))
-        # torch pulls back by the conjugate transpose of a holomorphic function's Jacobian.
-        return tuple(part.conj() if rules.holomorphic else part for part in pulled)
+    def zeros(self, size: int, like: Any) -> torch.Tensor:
+        first: torch.Tensor = pytree.tree_leaves(like)[0]
+        return first.new_zeros(size)
 
-    colors = torch.arange(num_colors, dtype=torch.int32, device=leaf.row_colors.device)
-    compressed = each(pull, colors, chunk_size, one_by_one=argument.has_sparse_leaf)
-    return (
-        {
-            path: block.reshape(num_colors, primal.numel())
-            for path, primal, block in zip(paths, primals, compressed, strict=True)
-        },
-        output,
-        aux,
-    )
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([part.flatten() for part in parts])[None]
 
+    def gather(self, compressed: torch.Tensor, leaf: Projection) -> torch.Tensor:
+        return gather_compressed(compressed, leaf)
 
-def _push(
-    leaf: Projection, argument: Argument, path: str, chunk_size: int | None, rules: Rules
-) -> torch.Tensor:
-    """One JVP per column color: ``[colors, m]``."""
-    assert leaf.compression.columns is not None
-    if argument.has_sparse_leaf:
-        raise ValueError(
-            f"leaf {path!r} is served by JVPs, which torch does not have for functions of sparse "
-            "tensors: make the projection with `mode='row'`"
+    def local(self, projection: JacobianProjection, argument: TorchArgument) -> JacobianProjection:
+        device = next((value.device for value in argument.values.values()), torch.device("cpu"))
+        return projection.convert(lambda array: array.to(device))  # no copy if it is there
+
+    def check_output(self, projection: JacobianProjection, output: Any, rules: Rules) -> None:
+        leaves = pytree.tree_leaves(output)
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor):
+                raise TypeError(f"outputs of `f` must be tensors, got {type(leaf).__name__}")
+            rules.check_output(kind_of(leaf), leaf.dtype)
+        projection.check_output(sum(leaf.numel() for leaf in leaves))
+
+    def pull(
+        self,
+        projection: JacobianProjection,
+        argument: TorchArgument,
+        paths: Sequence[str],
+        chunk_size: int | None,
+        rules: Rules,
+    ) -> tuple[dict[str, torch.Tensor], Any, Any]:
+        aux = None
+
+        def function(*values: torch.Tensor) -> Any:
+            output, own_aux = argument.call(dict(zip(paths, values, strict=True)))
+            return (output, own_aux) if argument.has_aux else output
+
+        primals = [argument.values[path] for path in paths]
+        output, pullback, *rest = torch.func.vjp(function, *primals, has_aux=argument.has_aux)
+        if rest:
+            aux = rest[0]
+        self.check_output(projection, output, rules)
+        leaf = projection[paths[0]]
+        assert leaf.compression.rows is not None
+        unravel = _unraveler(output)
+        num_colors = leaf.compression.rows.num_colors
+
+        def pull(color: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            pulled = pullback(unravel(leaf.row_colors == color))
+            # torch pulls back by the conjugate transpose of a holomorphic function's Jacobian.
+            return tuple(part.conj() if rules.holomorphic else part for part in pulled)
+
+        colors = torch.arange(num_colors, dtype=torch.int32, device=leaf.row_colors.device)
+        compressed = each(pull, colors, chunk_size, one_by_one=argument.has_sparse_leaf)
+        return (
+            {
+                path: block.reshape(num_colors, primal.numel())
+                for path, primal, block in zip(paths, primals, compressed, strict=True)
+            },
+            output,
+            aux,
         )
-    value = argument.values[path]
 
-    def push(color: torch.Tensor, unit: complex) -> torch.Tensor:
-        seed = (leaf.column_colors == color).to(value.dtype).reshape(value.shape) * unit
-        change: torch.Tensor = torch.func.jvp(argument.output_of(path), (value,), (seed,))[1]
-        return change
+    def push(
+        self,
+        leaf: Projection,
+        argument: TorchArgument,
+        path: str,
+        chunk_size: int | None,
+        rules: Rules,
+    ) -> torch.Tensor:
+        assert leaf.compression.columns is not None
+        if argument.has_sparse_leaf:
+            raise ValueError(
+                f"leaf {path!r} is served by JVPs, which torch does not have for functions of "
+                "sparse tensors: make the projection with `mode='row'`"
+            )
+        value = argument.values[path]
 
-    def derivative(color: torch.Tensor) -> tuple[torch.Tensor]:
-        if kind_of(value) == "complex" and not rules.holomorphic:
-            return (push(color, 1) + 1j * push(color, 1j),)  # what autograd returns for C -> R
-        return (push(color, 1),)
+        def push(color: torch.Tensor, unit: complex) -> torch.Tensor:
+            seed = (leaf.column_colors == color).to(value.dtype).reshape(value.shape) * unit
+            change: torch.Tensor = torch.func.jvp(argument.output_of(path), (value,), (seed,))[1]
+            return change
 
-    num_colors = leaf.compression.columns.num_colors
-    if num_colors == 0:
-        return value.new_zeros(0, leaf.pattern.shape[0])
-    colors = torch.arange(num_colors, dtype=torch.int32, device=leaf.column_colors.device)
-    return each(derivative, colors, chunk_size)[0]
+        def derivative(color: torch.Tensor) -> tuple[torch.Tensor]:
+            if kind_of(value) == "complex" and not rules.holomorphic:
+                return (push(color, 1) + 1j * push(color, 1j),)  # what autograd returns for C -> R
+            return (push(color, 1),)
+
+        num_colors = leaf.compression.columns.num_colors
+        if num_colors == 0:
+            return value.new_zeros(0, leaf.pattern.shape[0])
+        colors = torch.arange(num_colors, dtype=torch.int32, device=leaf.column_colors.device)
+        return each(derivative, colors, chunk_size)[0]
+
+    def to_sparse(self, values: torch.Tensor, leaf: Projection) -> torch.Tensor:
+        # Canonical order is by column, which torch does not call coalesced.
+        return torch.sparse_coo_tensor(
+            leaf.coordinates.T,
+            values,
+            leaf.pattern.shape,
+            is_coalesced=False,
+            check_invariants=False,
+        )
+
+    def to_dense(
+        self,
+        values: Mapping[str, torch.Tensor],
+        projection: JacobianProjection,
+        argument: TorchArgument,
+        output: Any,
+        rules: Rules,
+    ) -> Any:
+        leaves, treespec = pytree.tree_flatten(output)
+        sizes = [leaf.numel() for leaf in leaves]
+        blocks: list[dict[str, torch.Tensor]] = [{} for _ in leaves]
+        for path, value in values.items():
+            zeros = torch.zeros(
+                projection[path].pattern.shape, dtype=value.dtype, device=value.device
+            )
+            matrix = zeros.index_put(tuple(projection[path].coordinates.T), value)
+            for leaf, rows, block in zip(leaves, torch.split(matrix, sizes), blocks, strict=True):
+                rows = rows.reshape(*leaf.shape, *argument.values[path].shape)
+                block[path] = rows.to(leaf.dtype) if rules.forward else rows
+        return pytree.tree_unflatten([argument.unflatten(block) for block in blocks], treespec)
+
+
+PASSES = _TorchPasses()
 
 
 def each(
@@ -209,15 +212,6 @@ def each(
         found = [function(number) for number in ids]
         return tuple(torch.stack(blocks) for blocks in zip(*found, strict=True))
     return torch.func.vmap(function, chunk_size=chunk_size)(ids)
-
-
-def _check_output(projection: JacobianProjection, output: Any, rules: Rules) -> None:
-    leaves = pytree.tree_leaves(output)
-    for leaf in leaves:
-        if not isinstance(leaf, torch.Tensor):
-            raise TypeError(f"outputs of `f` must be tensors, got {type(leaf).__name__}")
-        rules.check_output(kind_of(leaf), leaf.dtype)
-    projection.check_output(sum(leaf.numel() for leaf in leaves))
 
 
 def _unraveler(tree: Any) -> Callable[[torch.Tensor], Any]:

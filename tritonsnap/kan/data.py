@@ -48,8 +48,7 @@ class Source:
         for part in self._parts:
             for first in range(0, len(part.x), self._size):
                 block = Block(*(array[first : first + self._size] for array in part))
-                # one sum is enough to see whether anything is NaN or infinite
-                if not np.isfinite(block.x.sum(dtype=float) + block.y.sum(dtype=float)):
+                if not all(np.isfinite(array).all() for array in block):
                     finite = finite_records(block)
                     self.rejected += len(finite) - int(finite.sum())
                     block = Block(block.x[finite], block.y[finite])

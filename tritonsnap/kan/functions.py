@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from tritonsnap.arrays import namespace_of
 from tritonsnap.ops.kan_step.faces import face_of
 
@@ -76,6 +78,8 @@ def grid_positions(xp: Any, values: Any, low: Any, high: Any, knots: int) -> Any
 
 def extend_domain(xp: Any, low: Any, high: Any, values: Any) -> tuple[Any, Any]:
     """Move the ends of domains that values [records, ...] pass, and widen there by 1 %."""
+    if xp is np and (values >= low).all() and (values <= high).all():
+        return low, high  # seen in a quarter of the time that extremes take
     least, most = xp.min(values, axis=0), xp.max(values, axis=0)
     lower = xp.where(least < low, least - 0.01 * (high - least), low)
     higher = xp.where(most > high, most + 0.01 * (most - low), high)

@@ -24,8 +24,13 @@ def pearson(predictions: ArrayLike, targets: ArrayLike) -> NDArray[Any]:
     """Pearson's correlation of predictions and targets [records, targets], for each target.
 
     Constant predictions or targets have the correlation 0.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If one is no array of numbers, or their shapes differ.
     """
-    a, b = (np.asarray(values, float) for values in (predictions, targets))
+    a, b = _pair(predictions, targets)
     a, b = a - a.mean(axis=0), b - b.mean(axis=0)
     norms = np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
     products: NDArray[Any] = (a * b).sum(axis=0)
@@ -36,10 +41,36 @@ def pearson(predictions: ArrayLike, targets: ArrayLike) -> NDArray[Any]:
 
 
 def root_mean_square_error(predictions: ArrayLike, targets: ArrayLike) -> NDArray[Any]:
-    """Root of the mean squared error [records, targets], for each target, in target units."""
-    difference = np.asarray(predictions, float) - np.asarray(targets, float)
+    """Root of the mean squared error [records, targets], for each target, in target units.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If one is no array of numbers, or their shapes differ.
+    """
+    found, expected = _pair(predictions, targets)
+    difference = found - expected
     root: NDArray[Any] = np.sqrt((difference * difference).mean(axis=0))
     return root
+
+
+def _pair(predictions: ArrayLike, targets: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    found = []
+    for name, values in (("predictions", predictions), ("targets", targets)):
+        try:
+            array = np.asarray(values, float)
+        except (ValueError, TypeError, OverflowError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"`{name}` must be an array of numbers: {error}") from error
+        if not array.ndim:
+            raise ValueError(f"`{name}` must be an array, got {values!r}")
+        found.append(array)
+    if found[0].shape != found[1].shape:
+        raise ValueError(
+            f"`predictions` must have the shape {list(found[1].shape)} of `targets`, "
+            f"got {list(found[0].shape)}"
+        )
+    return found[0], found[1]
 
 
 @dataclass

@@ -106,10 +106,10 @@ class Server:
         staleness = version - message.version
         if staleness > self._max_staleness:
             return None
-        total = message.change.inner.sum(dtype=float) + message.change.outer.sum(dtype=float)
-        if not np.isfinite(total):
+        change = message.change
+        if not (np.isfinite(change.inner).all() and np.isfinite(change.outer).all()):
             raise FloatingPointError("training diverged")
-        changed = apply_change(functions, message.change, message.addends)
+        changed = apply_change(functions, change, message.addends)
         self.snapshot = Snapshot(version + 1, read_only(changed))
         return staleness
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from tritonsnap.arrays import device_of, namespace_of
-from tritonsnap.kan.functions import Activations, Convention, Functions, activate, layer_scales
+from tritonsnap.kan.functions import Convention, Functions, activate, layer_scales
+from tritonsnap.kan.linear_algebra import solve_positive
 from tritonsnap.ops.kan_step.faces import face_of
 
 Solver = Literal["kaczmarz", "newton-kaczmarz"]
@@ -116,17 +119,18 @@ def train_step(
 
     used, activations = activate(functions, x, rule.convention, adapt=rule.adapt)
     errors = (y.T - functions.shift[:, None]) / functions.scale[:, None] - activations.outputs
-    squared_error = xp.mean(errors * errors, axis=1) * functions.scale**2
+    squared_error = xp.sum(errors * errors, axis=1) * (functions.scale**2 / x.shape[0])
     if rule.clip is not None:
         errors = clip_residuals(xp, errors, rule.clip)
-    if rule.select < 1:
-        chosen = largest_residuals(xp, errors, rule.select)
-        errors = xp.take(errors, chosen, axis=1)
-        activations = _take_records(xp, activations, chosen)
-
     positions = activations.input_positions
     sum_positions = activations.sum_positions[:, addends]
     slopes = activations.slopes[:, :, addends]
+    if rule.select < 1:
+        chosen = largest_residuals(xp, errors, rule.select)
+        errors = xp.take(errors, chosen, axis=1)
+        positions = xp.take(positions, chosen, axis=0)
+        sum_positions = xp.take(sum_positions, chosen, axis=0)
+        slopes = xp.take(slopes, chosen, axis=1)
     if rule.solver == "kaczmarz":
         weights = errors * rule.step
     else:
@@ -173,11 +177,18 @@ def apply_change(functions: Functions, change: Change, addends: slice = slice(No
 
 
 def damped_solution(xp: Any, gram: Any, errors: Any, damping: float, concurrency: float) -> Any:
-    """Solve ``(concurrency G + damping mean(diag G) I) a = e`` for a, shaped like `errors`."""
+    """Solve ``(concurrency G + damping mean(diag G) I) a = e`` for a, shaped like `errors`.
+
+    In NumPy the system takes the place of `gram`.
+    """
     size = gram.shape[0]
     ridge = damping / concurrency * xp.mean(xp.linalg.diagonal(gram))
-    system = gram + ridge * xp.eye(size, dtype=gram.dtype, device=device_of(gram))
-    solution = xp.linalg.solve(system, xp.reshape(errors, (size, 1)))
+    if xp is np:
+        system = gram
+        system.reshape(-1)[:: size + 1] += ridge
+    else:
+        system = gram + ridge * xp.eye(size, dtype=gram.dtype, device=device_of(gram))
+    solution = solve_positive(xp, system, xp.reshape(errors, (size, 1)))
     return xp.reshape(solution, errors.shape) / concurrency
 
 
@@ -185,7 +196,7 @@ def clip_residuals(xp: Any, errors: Any, clip: float) -> Any:
     """Bound residuals [targets, records] to `clip` robust standard deviations of each target."""
     sizes = xp.sort(xp.abs(errors), axis=1)
     bound = clip * _MEDIAN_TO_DEVIATION * sizes[:, errors.shape[1] // 2, None]
-    return xp.where(errors > bound, bound, xp.where(errors < -bound, -bound, errors))
+    return xp.minimum(xp.maximum(errors, -bound), bound)
 
 
 def largest_residuals(xp: Any, errors: Any, fraction: float) -> Any:
@@ -197,14 +208,3 @@ def largest_residuals(xp: Any, errors: Any, fraction: float) -> Any:
 def kept_records(records: int, fraction: float) -> int:
     """Say how many records of a block are kept."""
     return max(1, round(records * fraction))
-
-
-def _take_records(xp: Any, activations: Activations, chosen: Any) -> Activations:
-    take = xp.take
-    return Activations(
-        take(activations.input_positions, chosen, axis=0),
-        take(activations.sums, chosen, axis=0),
-        take(activations.sum_positions, chosen, axis=0),
-        take(activations.slopes, chosen, axis=1),
-        take(activations.outputs, chosen, axis=1),
-    )

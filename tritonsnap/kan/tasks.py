@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_integer
 from tritonsnap.kan.step import Solver
 
 Records = tuple[NDArray[Any], NDArray[Any]]
@@ -47,7 +48,8 @@ class Task:
 
     def records(self, seed: int, training: int | None = None) -> tuple[Records, Records]:
         """Training and held-out records."""
-        training = training or self.training
+        check_integer("seed", seed)
+        training = self.training if training is None else check_integer("training", training, 1)
         x, y = self.generate(training + self.held_out, seed)
         return (x[:training], y[:training]), (x[training:], y[training:])
 

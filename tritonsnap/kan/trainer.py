@@ -26,13 +26,14 @@ from tritonsnap.kan import storage
 from tritonsnap.kan.data import Block, Source, checked_blocks, finite_records, shuffled
 from tritonsnap.kan.engines import Engine, EngineName, Plan, open_engine
 from tritonsnap.kan.functions import Functions
+from tritonsnap.kan.linear_algebra import one_blas_thread
 from tritonsnap.kan.metrics import History, Meter, Report, pearson, root_mean_square_error
 from tritonsnap.kan.model import KAN
 from tritonsnap.kan.step import Rule, Solver
 
 FORMAT = "tritonsnap.kan.Trainer/1"
 
-_BLOCKS = {"sequential": 1, "threads": 256, "processes": 256, "ray": 512, "triton": 512}
+_BLOCKS = {"sequential": 1, "threads": 192, "processes": 192, "ray": 512, "triton": 512}
 _SMALLEST_CLIPPED = 32
 _CLIP = 2.0
 _SELECT = 0.5
@@ -53,7 +54,7 @@ class Trainer:
     servers : int
         Workers that own functions, each those of an equal share of the addends.
     block : int, optional
-        Records that a client draws at once. By default 1 for ``"sequential"``, 256 for
+        Records that a client draws at once. By default 1 for ``"sequential"``, 192 for
         ``"threads"`` and ``"processes"``, 512 otherwise. With fewer than 64 selected a message is
         hardly worth sending.
     select : float, optional
@@ -128,7 +129,7 @@ class Trainer:
                 f"`servers` must be at most {model.addends}, the model's addends, got {servers}"
             )
         if clip is not None:
-            check_number("clip", clip, "(0, inf]", 0, np.inf)
+            clip = check_number("clip", clip, "(0, inf]", 0, np.inf)
         else:
             clip = _CLIP if block >= _SMALLEST_CLIPPED else np.inf
         if select is None:
@@ -231,6 +232,8 @@ class Trainer:
         if patience is not None:
             check_integer("patience", patience, 1)
         held_out = None if validation is None else self._held_out(validation)
+        if until is not None:
+            check_number("until", until, "[-1, 1]", -1, 1)
         watch = _Watch(patience, until)
         total, passes = self._passes(x, y)
         with tqdm(
@@ -349,7 +352,8 @@ class Trainer:
             engine = open_engine(model.functions, replace(self._plan, rule=rule))
         self._engine = None  # what fails is not used again
         try:
-            engine.train(blocks, meter)
+            with one_blas_thread():
+                engine.train(blocks, meter)
             functions = engine.functions
             if not all(np.isfinite(array).all() for array in functions):
                 raise FloatingPointError

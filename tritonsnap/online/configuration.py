@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import tritonsnap
 from tritonsnap.arrays import LIBRARIES, Library, fastest_library
+from tritonsnap.online.bptt import BPTT
+from tritonsnap.online.cell import Cell
+from tritonsnap.online.cells import GRU, LRU, LSTM, RNN, LeakyRNN
 from tritonsnap.online.optimizers import SGD, Adam, Optimizer
+from tritonsnap.online.rflo import RFLO
+from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.stack.network import Stack
 from tritonsnap.online.tasks import CopyTask, TextTask, reference_text
+from tritonsnap.online.uoro import UORO
 
 TaskName = Literal["text", "copy"]
 CellName = Literal["rnn", "leaky", "gru", "lstm", "lru"]
@@ -22,16 +28,14 @@ GRADIENT_NORM = 1.0
 """Gradients (per prediction) are clipped to this norm."""
 
 
-def make_cell(
-    name: CellName, inputs: int, hidden: int, density: float, seed: int
-) -> tritonsnap.Cell:
+def make_cell(name: CellName, inputs: int, hidden: int, density: float, seed: int) -> Cell:
     """Build a cell by the name that the command line has for it."""
-    kinds: dict[CellName, type[tritonsnap.Cell]] = {
-        "rnn": tritonsnap.RNN,
-        "leaky": tritonsnap.LeakyRNN,
-        "gru": tritonsnap.GRU,
-        "lstm": tritonsnap.LSTM,
-        "lru": tritonsnap.LRU,
+    kinds: dict[CellName, type[Cell]] = {
+        "rnn": RNN,
+        "leaky": LeakyRNN,
+        "gru": GRU,
+        "lstm": LSTM,
+        "lru": LRU,
     }
     return kinds[name](inputs=inputs, hidden=hidden, density=density, seed=seed)
 
@@ -53,7 +57,7 @@ class TrainingConfig:
     layers
         Layers of that kind, one above the other.
     exact
-        Whether the influence of several layers crosses them: see `tritonsnap.Stack`.
+        Whether the influence of several layers crosses them: see `Stack`.
     method, order
         ``"snap"`` of that order, or one without: exact ``"rtrl"``, the local ``"rflo"``, the
         unbiased but noisy ``"uoro"``, or ``"bptt"``.
@@ -149,14 +153,14 @@ class TrainingConfig:
             )
             for number in range(self.layers)
         ]
-        cell: Any = cells[0] if self.layers == 1 else tritonsnap.Stack(cells, exact=self.exact)
+        cell: Any = cells[0] if self.layers == 1 else Stack(cells, exact=self.exact)
         stored = None if self.influence_dtype == "float32" else self.influence_dtype
         learners: dict[str, Callable[[], Any]] = {
-            "snap": lambda: tritonsnap.SnAp(cell, self.order, influence_dtype=stored),
-            "rtrl": lambda: tritonsnap.RTRL(cell, influence_dtype=stored),
-            "rflo": lambda: tritonsnap.RFLO(cell, influence_dtype=stored),
-            "uoro": lambda: tritonsnap.UORO(cell, seed=self.seed),
-            "bptt": lambda: tritonsnap.BPTT(cell),
+            "snap": lambda: SnAp(cell, self.order, influence_dtype=stored),
+            "rtrl": lambda: RTRL(cell, influence_dtype=stored),
+            "rflo": lambda: RFLO(cell, influence_dtype=stored),
+            "uoro": lambda: UORO(cell, seed=self.seed),
+            "bptt": lambda: BPTT(cell),
         }
         return learners[self.method]()
 

@@ -206,6 +206,7 @@ def explain(
     [('SnAp-1', 602), ('SnAp-2', 4344)]
     """
     check_instance("cell", cell, Cell)
+    check_instance("orders", orders, Sequence)
     for order in orders:
         check_order(order)
     check_integer("batch", batch, 1)

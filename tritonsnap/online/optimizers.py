@@ -6,11 +6,13 @@ a pytree for optax. These are for where neither is at hand.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tritonsnap.arrays import device_of, namespace_of
-from tritonsnap.online.trees import leaves_of, map_tree
+from tritonsnap.arrays import device_of, library_of_arguments, namespace_of
+from tritonsnap.checks import check_instance, check_number
+from tritonsnap.online.trees import leaves_of, map_tree, named_leaves
 
 
 class SGDState(NamedTuple):
@@ -49,6 +51,7 @@ class SGD:
 
     def update(self, gradients: Any, state: SGDState, params: Any) -> tuple[Any, SGDState]:
         """Parameters and state after one update; the arguments are left as they are."""
+        _check_fit(params, gradients=gradients)
         gradients = clip_by_norm(gradients, self.clip_norm)
         return map_tree(lambda p, g: p - self.learning_rate * g, params, gradients), state
 
@@ -78,12 +81,11 @@ class Adam:
     def __post_init__(self) -> None:
         _check_positive(self, "learning_rate", "epsilon", "clip_norm")
         for name in ("mean_decay", "square_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}")
+            check_number(name, getattr(self, name), "[0, 1)", 0, 1)
 
     def init(self, params: Any) -> AdamState:
         """State before the first update."""
-        first = leaves_of(params)[0]
+        first = next(iter(_check_arrays("params", params).values()))
         xp = namespace_of(first)
         # two trees of their own, so that jax.jit can take both buffers over
         mean, square = (map_tree(xp.zeros_like, params) for _ in range(2))
@@ -91,6 +93,8 @@ class Adam:
 
     def update(self, gradients: Any, state: AdamState, params: Any) -> tuple[Any, AdamState]:
         """Parameters and state after one update; the arguments are left as they are."""
+        check_instance("state", state, AdamState)
+        _check_fit(params, gradients=gradients, mean=state.mean, square=state.square)
         gradients = clip_by_norm(gradients, self.clip_norm)
         count = state.count + 1
         mean = map_tree(
@@ -129,5 +133,35 @@ def clip_by_norm(gradients: Any, limit: float | None) -> Any:
 def _check_positive(optimizer: object, *names: str) -> None:
     for name in names:
         value = getattr(optimizer, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"`{name}` must be positive, got {value}")
+        if value is not None or name != "clip_norm":
+            check_number(name, value, "(0, inf)", 0, math.inf)
+
+
+def _check_arrays(name: str, tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by their places, which must be arrays of numbers of one library."""
+    leaves = dict(named_leaves(tree))
+    if not leaves:
+        raise ValueError(f"`{name}` must hold at least one array")
+    library_of_arguments({f"{name}/{place}".rstrip("/"): leaf for place, leaf in leaves.items()})
+    for place, leaf in leaves.items():
+        if not namespace_of(leaf).isdtype(leaf.dtype, "numeric"):
+            raise TypeError(f"`{name}/{place}` must hold numbers, got {leaf.dtype}")
+    return leaves
+
+
+def _check_fit(params: Any, **trees: Any) -> None:
+    """Trees that do not fit would be broadcast, or leave a parameter as it is."""
+    expected = _shapes("params", params)
+    for name, tree in trees.items():
+        found = _shapes(name, tree)
+        for place in expected.keys() | found.keys():
+            if found.get(place) != expected.get(place):
+                raise ValueError(
+                    f"`{name}` must have the leaves and shapes of `params`, got "
+                    f"{found.get(place, 'nothing')} in place of "
+                    f"{expected.get(place, 'nothing')} at {place!r}"
+                )
+
+
+def _shapes(name: str, tree: Any) -> dict[str, tuple[int, ...]]:
+    return {place: tuple(leaf.shape) for place, leaf in _check_arrays(name, tree).items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 from tritonsnap.plan.canonical import UNIT, CanonicalBlock
 from tritonsnap.plan.outer_pairs import OuterPairs
+from tritonsnap.plan.packing import Packing
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,13 @@ class Addend:
     def num_targets(self, num_rows: int) -> int:
         """Preactivations that have gains."""
         return 0 if self.gains is None else int(self.gains.shape[-1]) // num_rows
+
+
+def block_of(packing: Packing) -> CanonicalBlock:
+    """The one block of a packing for Triton."""
+    (block,) = packing.blocks
+    assert isinstance(block, CanonicalBlock)
+    return block
 
 
 def batch_stride(array: Any) -> int:

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tritonsnap.ops.canonical import (
-    Addend,
-    gradient_arguments,
-    group_arguments,
-    outer_arguments,
-    snap1_arguments,
-    walk_arguments,
+from tritonsnap.ops.canonical import Addend, block_of
+from tritonsnap.ops.canonical_launches import (
+    KernelLaunch,
+    gradient_launch,
+    outer_launch,
+    product_launches,
+    step_launch,
 )
-from tritonsnap.ops.canonical_xla import block_of, run_of
+from tritonsnap.ops.canonical_xla import run_of
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.jax_launch import Launch
-from tritonsnap.plan.canonical import UNIT
+from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.factors import Factors
 from tritonsnap.plan.packing import Packing
 
 Array = jax.Array
+
+
+class _BatchedDynamics:
+    """One D as the kernels read it."""
+
+    def __init__(self, dynamics: Dynamics, batch: tuple[int, ...]) -> None:
+        self._dynamics = dynamics
+        self._batch = batch
+
+    @property
+    def values(self) -> Array:
+        return batch_rows(self._dynamics.values, 1, self._batch)
+
+    @property
+    def dense(self) -> Array:
+        return batch_rows(self._dynamics.dense, 2, self._batch)
 
 
 def product(
@@ -32,85 +49,89 @@ def product(
     x: Array,
     precision: str,
     row_scale: Array | None = None,
-    immediate: Factors | None = None,
+    immediate: Factors | Compressed | None = None,
 ) -> Array:
     """``M * (diag(row_scale) D X)`` and the immediate Jacobian, ``[..., padded nnz]``.
 
     In one launch, or in two for a plan of both regimes.
     """
-    from tritonsnap.ops.influence_update.kernels import SNAP1_UPDATE
-    from tritonsnap.ops.masked_dsmm.kernels import GROUP_PRODUCT, WALK_PRODUCT
-
-    block, shape, nnz = block_of(packing), packing.dynamics.shape, packing.groups.mask.nnz
-    dense_read = not block.elementwise and len(block.dense_tiles) > 0
-    value_read = block.elementwise or len(block.tiles) > 0
-    leads = [x.shape[:-1], dynamics.batch]
-    if row_scale is not None:
-        leads.append(row_scale.shape[:-1])
-    if immediate is not None:
-        leads += [immediate.gains.shape[:-2], immediate.sources.shape[:-1]]
-    batch = jnp.broadcast_shapes(*leads)
-    dtype = x.dtype
-    x = full_batch(x, batch)
-    addend = _addend(immediate, row_scale, batch)
-    values = batch_rows(dynamics.values, 1, batch) if value_read else x
-    outputs = {"out": (len(x), block.mask_values)}
-    size = {"values": nnz, "batch": len(x)}
-    if not nnz:
-        return jnp.zeros((*batch, block.mask_values), dtype)
-    if block.elementwise:
-        sizes = (shape[0], packing.dynamics.nnz, nnz)
-        arguments = snap1_arguments(block, values, x, addend, None, sizes)
-        _, out = launch(SNAP1_UPDATE, arguments, {"gradient": (UNIT,), **outputs}, size, dtype)
-        return out.reshape(*batch, block.mask_values)
-    if value_read:
-        arguments = walk_arguments(block, values, x, addend, shape, nnz)
-        (out,) = launch(WALK_PRODUCT, arguments, outputs, size, dtype)
-    if dense_read:
-        kernel = GROUP_PRODUCT[block.dense_shape.rows, 8 if block.aligned else 1]
-        columns = nnz // max(len(block.mask_row), 1)
-        size = {"rows": block.dense_shape.rows, "columns": columns, "batch": len(x)}
-        matrix = batch_rows(dynamics.dense, 2, batch)
-        arguments = group_arguments(block, matrix, x, addend, shape)
-        # other types have one precision
-        precision = precision if dtype == jnp.float32 else "ieee"
-        (dense,) = launch(kernel, arguments, outputs, size, dtype, precision)
-        out = jnp.where(_dense_values(packing), dense, out if value_read else 0)
+    batch = _common_batch(x, dynamics, row_scale, immediate)
+    if not packing.groups.mask.nnz:
+        return jnp.zeros((*batch, block_of(packing).mask_values), x.dtype)
+    launches = product_launches(
+        packing,
+        _BatchedDynamics(dynamics, batch),
+        full_batch(x, batch),
+        _addend(immediate, row_scale, batch),
+        precision,
+    )
+    out, *rest = (_run(launch, one, x.dtype)["out"] for one in launches)
+    block = block_of(packing)
+    if not block.elementwise and len(block.dense_tiles):  # the last launch writes only its groups
+        walked, dense = (out, *rest) if rest else (jnp.zeros_like(out), out)
+        out = jnp.where(_dense_values(packing), dense, walked)
     return out.reshape(*batch, block.mask_values)
+
+
+def step(
+    launch: Launch,
+    packing: Packing,
+    dynamics: Dynamics,
+    x: Array,
+    delta: Array,
+    row_scale: Array | None,
+    immediate: Factors | Compressed,
+) -> tuple[Array, Array]:
+    """A step of SnAp-1, ``[..., padded nnz]``, and its gradient ``[p]``, in one launch."""
+    batch = jnp.broadcast_shapes(_common_batch(x, dynamics, row_scale, immediate), delta.shape[:-1])
+    one = step_launch(
+        packing,
+        _BatchedDynamics(dynamics, batch),
+        full_batch(x, batch),
+        _addend(immediate, row_scale, batch),
+        full_batch(delta, batch),
+    )
+    found = _run(launch, one, x.dtype)
+    out, nnz = found["out"], packing.groups.mask.nnz
+    return out.reshape(*batch, out.shape[-1]), found["gradient"][:nnz]
 
 
 def outer(launch: Launch, packing: Packing, r: Array, x: Array) -> Array:
     """R X^T at the entries of D, ``[..., nnz(dynamics)]``."""
-    from tritonsnap.ops.masked_outer.kernels import OUTER_WALK
-
     batch = jnp.broadcast_shapes(r.shape[:-1], x.shape[:-1])
-    r, x = full_batch(r, batch), full_batch(x, batch)
-    num_entries = packing.dynamics.nnz
-    arguments = outer_arguments(block_of(packing), packing.pairs, r, x, num_entries)
-    sizes = {"entries": num_entries, "batch": len(r)}
-    (out,) = launch(OUTER_WALK, arguments, {"out": (len(r), num_entries)}, sizes, r.dtype)
-    return out.reshape(*batch, num_entries)
+    one = outer_launch(packing, packing.pairs, full_batch(r, batch), full_batch(x, batch))
+    out = _run(launch, one, r.dtype)["out"]
+    return out.reshape(*batch, out.shape[-1])
 
 
 def gradient(launch: Launch, packing: Packing, delta: Array, j: Array, sum_batch: bool) -> Array:
     """delta^T J, ``[..., p]``, summed over the batch on request."""
-    from tritonsnap.ops.influence_gradient.kernels import COLUMN_GRADIENT
-
     batch = jnp.broadcast_shapes(delta.shape[:-1], j.shape[:-1])
-    mask = packing.groups.mask
-    num_columns = mask.shape[1]
-    j = full_batch(j, batch)
-    arguments = gradient_arguments(block_of(packing), batch_rows(delta, 1, batch), j, num_columns)
-    mean_rows = mask.nnz / max(num_columns, 1)
-    rows = next(rows for rows in (1, 4, 16) if mean_rows <= rows or rows == 16)
-    (out,) = launch(
-        COLUMN_GRADIENT[rows, sum_batch],
-        arguments,
-        {"gradient": (1 if sum_batch else len(j), num_columns)},
-        {"columns": num_columns, "batch": len(j)},
-        j.dtype,
-    )
-    return out[0] if sum_batch else out.reshape(*batch, num_columns)
+    one = gradient_launch(packing, batch_rows(delta, 1, batch), full_batch(j, batch), sum_batch)
+    out = _run(launch, one, j.dtype)["gradient"]
+    return out[0] if sum_batch else out.reshape(*batch, out.shape[-1])
+
+
+def _run(launch: Launch, one: KernelLaunch, dtype: Any) -> dict[str, Array]:
+    """The outputs by name."""
+    found = launch(one.kernel, one.arguments, one.outputs, one.sizes, dtype, one.precision)
+    return dict(zip(one.outputs, found, strict=True))
+
+
+def _common_batch(
+    x: Array,
+    dynamics: Dynamics,
+    row_scale: Array | None,
+    immediate: Factors | Compressed | None,
+) -> tuple[int, ...]:
+    leads = [x.shape[:-1], dynamics.batch]
+    if row_scale is not None:
+        leads.append(row_scale.shape[:-1])
+    if isinstance(immediate, Factors):
+        leads += [immediate.gains.shape[:-2], immediate.sources.shape[:-1]]
+    elif isinstance(immediate, Compressed):
+        leads.append(immediate.values.shape[:-2])
+    return jnp.broadcast_shapes(*leads)
 
 
 def floats(*operands: Array) -> list[Array] | None:
@@ -135,21 +156,33 @@ def full_batch(values: Array, batch: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(values, (*batch, size)).reshape(math.prod(batch), size)
 
 
-def _addend(immediate: Factors | None, row_scale: Array | None, batch: tuple[int, ...]) -> Addend:
+def _addend(
+    immediate: Factors | Compressed | None, row_scale: Array | None, batch: tuple[int, ...]
+) -> Addend:
     scale = None if row_scale is None else batch_rows(row_scale, 1, batch)
-    if immediate is None:
-        return Addend(row_scale=scale)
-    gains, sources, structure = immediate
-    columns = structure.canonical()
-    return Addend(
-        mode=1,
-        gains=batch_rows(gains.reshape(*gains.shape[:-2], -1), 1, batch),
-        sources=batch_rows(sources, 1, batch),
-        column_gain=columns.column_gain,
-        column_source=columns.column_source,
-        num_units=structure.num_units,
-        row_scale=scale,
-    )
+    if isinstance(immediate, Factors):
+        gains, sources, structure = immediate
+        columns = structure.canonical()
+        return Addend(
+            mode=1,
+            gains=batch_rows(gains.reshape(*gains.shape[:-2], -1), 1, batch),
+            sources=batch_rows(sources, 1, batch),
+            column_gain=columns.column_gain,
+            column_source=columns.column_source,
+            num_units=structure.num_units,
+            row_scale=scale,
+        )
+    if isinstance(immediate, Compressed):
+        values, colored = immediate
+        return Addend(
+            mode=3,
+            added=batch_rows(values.reshape(*values.shape[:-2], -1), 1, batch),
+            color=colored.canonical().color,
+            num_colors=colored.num_colors,
+            num_columns=values.shape[-1],
+            row_scale=scale,
+        )
+    return Addend(row_scale=scale)
 
 
 def _dense_values(packing: Packing) -> Array:

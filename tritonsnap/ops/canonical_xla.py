@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tritonsnap.ops.canonical import block_of
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.plan.canonical import CanonicalBlock
+from tritonsnap.plan.compressed import CanonicalColors
 from tritonsnap.plan.factors import CanonicalFactors
 from tritonsnap.plan.flat_values import end_padded
 from tritonsnap.plan.packing import Packing
@@ -67,13 +69,6 @@ def run_of(block: CanonicalBlock, nnz: int) -> Array:
     """[nnz]: the run that each value lies in."""
     value = jnp.arange(nnz)
     return jnp.searchsorted(_integers(block.run_value), value, side="right") - 1
-
-
-def block_of(packing: Packing) -> CanonicalBlock:
-    """The one block of a packing for Triton."""
-    (block,) = packing.blocks
-    assert isinstance(block, CanonicalBlock)
-    return block
 
 
 def product(packing: Packing, dynamics: Dynamics, x: Array) -> Array:
@@ -154,6 +149,22 @@ def immediate(
     gain = gains.reshape(*gains.shape[:-2], targets * rows)[..., jnp.where(own, key, 0)]
     values = gain * sources[..., _integers(factors.column_source)[at.column]]
     return end_padded(jnp, jnp.where(own, values, 0), block.mask_values)
+
+
+def compressed(packing: Packing, colors: CanonicalColors, num_colors: int, values: Array) -> Array:
+    """An immediate Jacobian read from its compressed form, ``[..., padded nnz]``.
+
+    Parameters
+    ----------
+    values : [..., colors, p]
+    """
+    mask, block = packing.groups.mask, block_of(packing)
+    if not mask.nnz:
+        return jnp.zeros((*values.shape[:-2], 0), values.dtype)
+    color = _integers(colors.color)
+    inside = color < num_colors
+    read = values[..., jnp.where(inside, color, 0), places_of(packing).column]
+    return end_padded(jnp, jnp.where(inside, read, 0), block.mask_values)
 
 
 def entries_of(packing: Packing) -> tuple[Array, Array]:

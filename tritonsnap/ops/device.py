@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tritonsnap.ops.arguments import Form
-from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.compressed import CompressedStructure
 from tritonsnap.plan.factors import CanonicalFactors, FactorStructure
 from tritonsnap.plan.outer_pairs import OuterPairs
@@ -51,7 +50,7 @@ def device_colors(structure: CompressedStructure, device: torch.device) -> Tenso
     """The color of each value in canonical order, moved to `device` once."""
     copies = _colors.setdefault(structure, {})
     if device not in copies:
-        copies[device] = torch.from_numpy(structure.canonical.copy()).to(device)
+        copies[device] = torch.from_numpy(structure.canonical().color.copy()).to(device)
     return copies[device]
 
 
@@ -65,13 +64,6 @@ def device_pairs(host: Packing, device: torch.device) -> OuterPairs:
         }
         copies[device] = OuterPairs(**moved)
     return copies[device]
-
-
-def block_of(packing: Packing) -> CanonicalBlock:
-    """The one block of a packing for Triton."""
-    (block,) = packing.blocks
-    assert isinstance(block, CanonicalBlock)
-    return block
 
 
 def batch_rows(array: Tensor, own_axes: int, batch: tuple[int, ...]) -> Tensor:

@@ -10,9 +10,11 @@ and 0.4 one, for which every kernel would need a second signature.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -115,6 +117,27 @@ def launch_for(platform: str) -> Launch:
         return _triton_call(device, kernel, call)
 
     return launch
+
+
+@contextmanager
+def explained(platform: str) -> Iterator[None]:
+    """Say what to do where jax-triton fails to compile kernels for an AMD GPU.
+
+    With Triton 3.9 its releases 0.3.1 and 0.4.1 do: they hand the compiler no ``num_ctas``.
+    """
+    try:
+        yield
+    except (KeyError, RuntimeError) as error:
+        if platform != "rocm":
+            raise
+        versions = " and ".join(
+            f"{name} {importlib.metadata.version(name)}" for name in ("jax-triton", "triton")
+        )
+        raise RuntimeError(
+            f"{versions} cannot compile this program's kernels for the AMD GPU ({error!r}): trace "
+            "and run it inside of `with tritonsnap.jax.lower_for(None):`, which leaves all to XLA, "
+            "or use `tritonsnap.torch`, whose kernels need no jax-triton"
+        ) from error
 
 
 def _triton_call(device: Device, kernel: Kernel, call: KernelCall) -> tuple[Array, ...]:

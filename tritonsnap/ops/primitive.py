@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from tritonsnap.ops.jax_launch import launch_for
+from tritonsnap.ops.jax_launch import explained, launch_for
+from tritonsnap.plan.jax_target import calls_kernels
 
 Implementation = Callable[..., tuple[Any, ...]]
 
@@ -102,12 +103,16 @@ class PlanPrimitive:
             found = self.kernels(launch, structure, *args[: len(axes)], **dict(params))
             return self._run(*args, tree=tree, axes=axes, params=params) if found is None else found
 
-        lower = mlir.lower_fun(run, multiple_results=True)
+        by_kernels = mlir.lower_fun(run, multiple_results=True)
+        by_arrays = mlir.lower_fun(self._run, multiple_results=True)
 
         def rule(context: Any, *args: Any, **static: Any) -> Any:
+            if not calls_kernels():
+                return by_arrays(context, *args, **static)
             # jax-triton takes the first platform of the whole program for the one it compiles for
             module = context.module_context.replace(platforms=(platform,))
-            return lower(context.replace(module_context=module), *args, **static)
+            with explained(platform):
+                return by_kernels(context.replace(module_context=module), *args, **static)
 
         return rule
 

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from tritonsnap.files import write_atomically
+from tritonsnap.files import locked, write_atomically
 from tritonsnap.plan.cost import TARGETS, Target
 from tritonsnap.tuning.lookup import user_directory
 
@@ -40,19 +40,21 @@ def costs_path() -> Path:
 def write_costs(costs: Mapping[str, Mapping[str, float]]) -> Path:
     """Write nanoseconds by target and constant; others that the file has are kept.
 
+    Processes that do so at once wait for each other, so no target is lost.
+
     Returns
     -------
     Path
         The file.
     """
     path = costs_path()
-    try:
-        known = _read(path)
-    except (FileNotFoundError, ValueError):
-        known = {}
-    data = {"schema": SCHEMA, "device": cpu_name(), "targets": {**known, **costs}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(data, indent=2, sort_keys=True) + "\n")
+    with locked(path.parent):
+        try:
+            known = _read(path)
+        except (FileNotFoundError, ValueError):
+            known = {}
+        data = {"schema": SCHEMA, "device": cpu_name(), "targets": {**known, **costs}}
+        write_atomically(path, json.dumps(data, indent=2, sort_keys=True) + "\n")
     calibrated_target.cache_clear()
     return path
 

@@ -34,7 +34,11 @@ class DenseShape(NamedTuple):
     rows: int
 
 
-DENSE_SHAPES = tuple(DenseShape(64, rows) for rows in (16, 32, 64, 128, 256))
+DENSE_SHAPES = (
+    *(DenseShape(64, rows) for rows in (16, 32)),
+    DenseShape(128, 64),  # many groups of long columns have many columns too: D is read less
+    *(DenseShape(64, rows) for rows in (128, 256)),
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,6 +62,21 @@ class CompressedBlock:
 
 
 @dataclass(frozen=True, eq=False)
+class CanonicalColors:
+    """Where the values of a `CanonicalBlock` read a compressed Jacobian.
+
+    Attributes
+    ----------
+    color : [nnz]
+        The row of the compressed Jacobian that each value reads; `num_colors` for none.
+    """
+
+    color: Any
+
+    ARRAYS: ClassVar = ("color",)
+
+
+@dataclass(frozen=True, eq=False)
 class CompressedStructure(ImmediateStructure):
     """Which values of an influence a compressed immediate Jacobian is added to.
 
@@ -107,25 +122,26 @@ class CompressedStructure(ImmediateStructure):
         """Rows of the compressed Jacobian."""
         return self.projection.compression.num_passes
 
-    @cached_property
-    def canonical(self) -> NDArray[Any]:
-        """[nnz(mask)]: the color of each value in canonical order; `num_colors` for nothing."""
-        compression = self.projection.compression
-        assert compression.rows is not None
-        kept = compression.index >= 0
-        place = self.plan.mask.positions(compression.pattern)[kept]
-        colors = np.full(self.plan.mask.nnz, self.num_colors, np.int64)
-        colors[place] = compression.rows.colors[compression.pattern.rows[kept]]
-        return signed(np.append(colors, self.num_colors))[:-1]
+    def canonical(self) -> CanonicalColors:
+        """The colors of values in canonical order."""
+        key = "canonical"
+        if key not in self._layouts:
+            compression = self.projection.compression
+            assert compression.rows is not None
+            kept = compression.index >= 0
+            place = self.plan.mask.positions(compression.pattern)[kept]
+            colors = np.full(self.plan.mask.nnz, self.num_colors, np.int64)
+            colors[place] = compression.rows.colors[compression.pattern.rows[kept]]
+            color = signed(np.append(colors, self.num_colors))[:-1]
+            self._layouts[key] = (CanonicalColors(color),)
+        colored: CanonicalColors = self._layouts[key][0]
+        return colored
 
     def _lay_out_all(self, packing: Packing) -> tuple[CompressedBlock, ...]:
-        mask = self.plan.mask
+        mask, color = self.plan.mask, self.canonical().color
         length = self.num_colors * mask.shape[1]
-        source = np.where(
-            self.canonical < self.num_colors,
-            self.canonical * np.int64(mask.shape[1]) + mask.cols,
-            length,
-        )
+        inside = color < self.num_colors
+        source = np.where(inside, color * np.int64(mask.shape[1]) + mask.cols, length)
         source = np.append(source, length)
         return tuple(
             _lay_out(source[place], length) for place in _places(packing.blocks, packing, mask.nnz)

@@ -165,8 +165,10 @@ class DsmmPlan:
     def packing_for(self, *arrays: Any) -> Packing:
         """The packing for the library that `arrays` belong to."""
         library = library_of(*arrays)
-        if library == "torch" and arrays[0].device.type != "cpu":
-            return self.packing("triton")
+        if library == "torch":
+            from tritonsnap.plan.torch_layout import torch_packing
+
+            return torch_packing(self, arrays[0])
         if library == "jax":
             from tritonsnap.plan.jax_target import jax_packing
 

@@ -41,6 +41,18 @@ class Factors(NamedTuple):
     structure: FactorStructure
 
 
+_MOST_PIECES = 16
+
+
+class Piece(NamedTuple):
+    """Consecutive columns of a block that feed one preactivation from consecutive sources."""
+
+    target: int
+    source: int
+    column: int
+    length: int
+
+
 @dataclass(frozen=True, eq=False)
 class FactorBlock:
     """The factors of one block's columns.
@@ -73,6 +85,27 @@ class FactorBlock:
     place: Any
 
     ARRAYS: ClassVar = ("target_index", "source_index", "row", "place")
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The columns of every group, if all have the same targets and sources (dense weights).
+
+        Empty where they have not, where they are many, or where a group feeds several units.
+        """
+        target, source = self.target_index, self.source_index
+        if not source.size or self.row.shape[-1] != 1 or self.place.shape[-1] != 1:
+            return ()
+        if np.any(source != source[:1]) or np.any(target != target[:1]):
+            return ()
+        begins = (np.diff(source[0].astype(np.int64), prepend=-2) != 1) | (
+            np.diff(target[0].astype(np.int64), prepend=-1) != 0
+        )
+        begin = np.flatnonzero(begins)
+        if len(begin) > _MOST_PIECES:
+            return ()
+        length = np.diff(np.append(begin, source.shape[1]))
+        firsts = (target[0][begin], source[0][begin], begin, length)
+        return tuple(Piece(*map(int, piece)) for piece in zip(*firsts, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

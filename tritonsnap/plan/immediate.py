@@ -36,6 +36,10 @@ class ImmediateStructure(ABC):
         """A hash of the content, equal in every process."""
 
     @abstractmethod
+    def canonical(self) -> Any:
+        """The part of values in canonical order; lists its index arrays in ``ARRAYS``."""
+
+    @abstractmethod
     def _lay_out_all(self, packing: Packing) -> tuple[Any, ...]:
         """The part of each block; parts list their index arrays in ``ARRAYS``."""
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
 
 import jax
 
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
-from tritonsnap.tuning import Device
+from tritonsnap.tuning import Device, jax_device
 
 _GPUS = ("gpu", "cuda", "rocm")
-_chosen: ContextVar[Device | None] = ContextVar("chosen device", default=None)
+# One device, or one None: then no kernels are called. JAX keeps no program from one to another.
+_chosen = jax.make_user_context(default_value=None)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def lower_for(device: Device) -> Iterator[None]:
-    """Trace and lower for a GPU that this process need not have.
+def lower_for(device: Device | None) -> Iterator[None]:
+    """Trace and lower for a GPU that this process need not have, or without kernels.
 
     Without it, plans pack their values for JAX's default device: in canonical order on a GPU, in
     blocks for XLA on the CPU. Flat values are the same everywhere. What a program is traced for
@@ -30,7 +28,9 @@ def lower_for(device: Device) -> Iterator[None]:
     Parameters
     ----------
     device
-        One of `tritonsnap.tuning.TARGETS`, or any other.
+        One of `tritonsnap.tuning.TARGETS`, or any other. None for array operations everywhere, on a
+        GPU too: what to do where jax-triton cannot compile kernels, as it could not for AMD GPUs
+        with Triton 3.9.
 
     Examples
     --------
@@ -39,11 +39,8 @@ def lower_for(device: Device) -> Iterator[None]:
         with lower_for(tritonsnap.tuning.TARGETS[1]):  # an H200
             exported = jax.export.export(jax.jit(step), platforms=["cpu", "cuda"])(plan, d, j)
     """
-    token = _chosen.set(device)
-    try:
+    with _chosen((device,)):
         yield
-    finally:
-        _chosen.reset(token)
 
 
 def device_to_lower_for(platform: str) -> Device:
@@ -54,11 +51,11 @@ def device_to_lower_for(platform: str) -> Device:
     RuntimeError
         If there is no such device here and `lower_for` names none.
     """
-    chosen = _chosen.get()
-    if chosen is not None and chosen.is_hip == (platform == "rocm"):
-        return chosen
+    device: Device | None = None if _chosen.value is None else _chosen.value[0]
+    if device is not None and device.is_hip == (platform == "rocm"):
+        return device
     try:
-        return _device_of(jax.devices(platform)[0])
+        return jax_device(jax.devices(platform)[0])
     except RuntimeError as error:
         raise RuntimeError(
             f"there is no device for {platform!r} here: "
@@ -66,19 +63,16 @@ def device_to_lower_for(platform: str) -> Device:
         ) from error
 
 
-@functools.cache
-def _device_of(device: Any) -> Device:
-    """Describe a GPU as JAX sees it."""
-    capability = str(device.compute_capability)
-    is_hip = capability.startswith("gfx")
-    arch = capability.split(":")[0] if is_hip else f"sm_{capability.replace('.', '')}"
-    return Device(str(device.device_kind), arch, int(device.core_count))
+def calls_kernels() -> bool:
+    """Whether programs lowered for a GPU call kernels: always but for ``lower_for(None)``."""
+    return bool(_chosen.value != (None,))
 
 
 def default_target() -> str:
     """The target of plans on the device that JAX runs on, or that `lower_for` names."""
-    if _chosen.get() is not None:
-        return "triton"
+    chosen = _chosen.value
+    if chosen is not None:
+        return "xla" if chosen[0] is None else "triton"
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
     platform = getattr(device, "platform", device) or jax.default_backend()
     return "triton" if platform in _GPUS else "xla"

@@ -16,7 +16,7 @@ import numpy as np
 
 from tritonsnap.plan.compressed import CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.plan.factors import CanonicalFactors, FactorStructure
+from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.immediate import ImmediateStructure
 from tritonsnap.plan.jax_target import jax_packing, target_of
 from tritonsnap.plan.outer_pairs import OuterPairs
@@ -90,9 +90,9 @@ def forward_only(plan: DsmmPlan) -> DsmmPlan:
 
 def _flatten_structure(structure: ImmediateStructure) -> tuple[tuple[Any, list[Any]], Static]:
     packing = jax_packing(structure.plan)
-    if packing.target.canonical and isinstance(structure, FactorStructure):
-        factors = structure.canonical()
-        moved = on_device([getattr(factors, name) for name in factors.ARRAYS], factors)
+    if packing.target.canonical:
+        part = structure.canonical()
+        moved = on_device([getattr(part, name) for name in part.ARRAYS], part)
     else:
         layout = structure.layout(packing)
         moved = on_device([array for block in layout for array in collect(block)], structure)
@@ -102,11 +102,10 @@ def _flatten_structure(structure: ImmediateStructure) -> tuple[tuple[Any, list[A
 
 def _unflatten_structure(static: Static, children: Any) -> ImmediateStructure:
     (host, target), (plan, arrays) = static.value, children
-    layout: tuple[Any, ...]
-    if target == "triton" and isinstance(host, FactorStructure):
+    if target == "triton":
+        part = host.canonical()
         whole = isinstance(arrays, list)  # else a placeholder of a tree transformation
-        layout = (CanonicalFactors(*arrays) if whole else host.canonical(),)
-        return host.with_layouts(plan, {"canonical": layout})
+        return host.with_layouts(plan, {"canonical": (type(part)(*arrays) if whole else part,)})
     layout = host.layout(host.plan.packing(target))
     if isinstance(arrays, list):
         rest = iter(arrays)

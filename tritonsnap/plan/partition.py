@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.plan.blocks import Regime
 from tritonsnap.plan.cost import price_groups
 from tritonsnap.plan.packing import Packing, parts_of
@@ -74,13 +75,17 @@ class Partition:
 
         Raises
         ------
+        TypeError
+            If `packing` is none, or `num_devices` is no integer.
         ValueError
             If `num_devices` is below 1, or there are more devices than columns.
         """
+        check_instance("packing", packing, Packing)
+        check_integer("num_devices", num_devices, 1)
         num_columns = int(packing.groups.num_columns.sum())
-        if not 1 <= num_devices <= max(num_columns, 1):
+        if num_devices > max(num_columns, 1):
             raise ValueError(
-                f"`num_devices` must lie in [1, {max(num_columns, 1)}], the number of columns of "
+                f"`num_devices` must be at most {max(num_columns, 1)}, the number of columns of "
                 f"the influence that can be told apart, got {num_devices}"
             )
         found = [_Spread(packing, num_devices, even, fineness).partition for fineness in _FINENESS]

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.flat_values import Side
 from tritonsnap.plan.packing import Packing
 from tritonsnap.plan.torch_operator import Call, PlanOperator, Shape, call_key
@@ -165,6 +166,19 @@ class _Put(PlanOperator):
 
 _pack, _unpack = _Pack("pack"), _Unpack("unpack")
 _unpack_columns, _take, _put = _UnpackColumns("unpack_columns"), _Take("take"), _Put("put")
+
+
+def torch_packing(plan: DsmmPlan, like: Tensor) -> Packing:
+    """The packing that tensors on the device of `like` have, as `torch.compile` can follow it."""
+    target = None if like.device.type == "cpu" else "triton"
+    _build_packing(plan, target)
+    return plan.packing(target)
+
+
+@torch.compiler.assume_constant_result
+def _build_packing(plan: DsmmPlan, target: str | None) -> int:
+    """Build it as plain Python: `torch.compile` would trace the NumPy code of a first use."""
+    return len(plan.packing(target).digest)
 
 
 def pack(packing: Packing, values: Tensor, side: Side) -> tuple[Tensor, ...]:

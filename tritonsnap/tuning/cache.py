@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tritonsnap.files import write_atomically
+from tritonsnap.files import locked, write_atomically
 from tritonsnap.tuning.device import Device
 
 SCHEMA = "tritonsnap.configs/1"
@@ -157,7 +155,7 @@ class ConfigFile:
             Of two entries with equal keys keep the faster, not the one of this file.
         """
         path = self.path(directory, self.kernel, self.device)
-        with _lock(path):
+        with locked(path.parent):
             try:
                 found = self.read(path)
                 old = found.entries if found.source == self.source else ()
@@ -209,16 +207,3 @@ def _integer(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{what} must be an integer, got {value!r}")
     return value
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    import fcntl  # tuning runs where Triton does, which is Linux
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

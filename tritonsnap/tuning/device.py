@@ -87,3 +87,18 @@ def torch_device(device: Any) -> Device:
     else:
         arch = f"sm_{properties.major}{properties.minor}"
     return Device(str(properties.name), arch, int(properties.multi_processor_count))
+
+
+@functools.cache
+def jax_device(device: Any) -> Device:
+    """Describe a GPU as JAX sees it.
+
+    Parameters
+    ----------
+    device : jax.Device
+        A GPU.
+    """
+    capability = str(device.compute_capability)
+    is_hip = capability.startswith("gfx")
+    arch = capability.split(":")[0] if is_hip else f"sm_{capability.replace('.', '')}"
+    return Device(str(device.device_kind), arch, int(device.core_count))

@@ -1,10 +1,13 @@
-"""Clients and servers as threads of one process, with a bounded queue in front of each server.
+"""Clients as threads of one process, with a bounded queue in front of each server.
 
-NumPy releases the interpreter's lock inside its loops, where a block of records spends its time.
+A server runs in the thread of whichever client brings it a message, one at a time: a thread of its
+own would make every message wait for two switches between threads. NumPy releases the
+interpreter's lock inside its loops, where a block of records spends its time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -30,7 +33,7 @@ _MOST_RESTARTS = 10
 
 
 class Threads:
-    """Trains with one thread for each client and each server."""
+    """Trains with one thread for each client."""
 
     def __init__(self, functions: Functions, plan: Plan) -> None:
         self._plan = plan
@@ -78,7 +81,7 @@ class Round:
     ) -> None:
         self._servers, self._shares, self._groups = servers, shares, groups
         self._plan, self._meter, self._computes = plan, meter, computes
-        self._queues: list[queue.Queue[_Letter | None]] = [queue.Queue(plan.queue) for _ in servers]
+        self._queues: list[queue.Queue[_Letter]] = [queue.Queue(plan.queue) for _ in servers]
         self._blocks: Iterator[tuple[int, Block]] = iter(())
         self._returned: deque[tuple[int, Block]] = deque()
         self._lock = threading.Lock()
@@ -86,6 +89,8 @@ class Round:
         self._failure: BaseException | None = None
         self._client_error: Exception | None = None
         self._living = set(range(len(computes)))
+        self._deaths = [0] * len(servers)
+        self._busy = [threading.Lock() for _ in servers]
 
     def run(self, blocks: Iterable[Block]) -> None:
         """Train until there is no block left.
@@ -96,19 +101,23 @@ class Round:
             If every client has died, or a server dies again and again.
         """
         self._blocks = enumerate(blocks)
+        if len(self._computes) == 1:
+            self._run_client(0)  # with nothing to do beside it
+        else:
+            self._run_threads()
+        if self._failure is not None:
+            raise self._failure
+        if self._returned:
+            raise RuntimeError("every client died") from self._client_error
+
+    def _run_threads(self) -> None:
         clients = [
             threading.Thread(
                 target=self._run_client, args=(number,), name=f"kan-client-{number}", daemon=True
             )
             for number in sorted(self._living)
         ]
-        servers = [
-            threading.Thread(
-                target=self._run_server, args=(number,), name=f"kan-server-{number}", daemon=True
-            )
-            for number in range(len(self._servers))
-        ]
-        for thread in (*servers, *clients):
+        for thread in clients:
             thread.start()
         try:
             for thread in clients:
@@ -120,14 +129,6 @@ class Round:
             self._stopped.set()
             for thread in clients:
                 thread.join()
-            for letters in self._queues:
-                letters.put(None)
-            for thread in servers:
-                thread.join()
-        if self._failure is not None:
-            raise self._failure
-        if self._returned:
-            raise RuntimeError("every client died") from self._client_error
 
     def _run_client(self, client: int) -> None:
         dealt_with = threading.Semaphore(0)
@@ -149,9 +150,9 @@ class Round:
                 self._meter.count_dead_client()
                 return
             sent = 0
-            for letters, message in zip(self._queues, outcome.messages, strict=True):
+            for server, message in enumerate(outcome.messages):
                 if message is not None:
-                    self._send(letters, _Letter(message, dealt_with))
+                    self._send(server, _Letter(message, dealt_with))
                     sent += 1
             for _ in range(sent):
                 dealt_with.acquire()
@@ -169,32 +170,43 @@ class Round:
                 self._fail(error)
                 return None
 
-    def _send(self, letters: queue.Queue[_Letter | None], letter: _Letter) -> None:
+    def _send(self, server: int, letter: _Letter) -> None:
+        letters = self._queues[server]
         try:
             letters.put_nowait(letter)
         except queue.Full:
             self._meter.count_full_queue()
             letters.put(letter)
+        self._serve(server)
 
-    def _run_server(self, number: int) -> None:
-        deaths = 0
-        while (letter := self._queues[number].get()) is not None:
-            server = self._servers[number]
+    def _serve(self, server: int) -> None:
+        """Handle what waits for a server, unless another thread does; it then sees this letter."""
+        letters, busy = self._queues[server], self._busy[server]
+        while not letters.empty() and busy.acquire(blocking=False):
             try:
-                self._meter.count_message(server.apply(letter.message))
-                deaths = 0
-            except FloatingPointError as error:
-                self._fail(error)
-            except Exception as error:  # the message is lost, the last snapshot is not
-                deaths += 1
-                self._meter.count_restart()
-                self._servers[number] = Server(server.snapshot, self._plan.max_staleness)
-                if deaths == _MOST_RESTARTS:
-                    failure = RuntimeError(f"server {number} died {deaths} times in a row")
-                    failure.__cause__ = error
-                    self._fail(failure)
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        self._handle(server, letters.get_nowait())
             finally:
-                letter.dealt_with.release()
+                busy.release()
+
+    def _handle(self, number: int, letter: _Letter) -> None:
+        server = self._servers[number]
+        try:
+            self._meter.count_message(server.apply(letter.message))
+            self._deaths[number] = 0
+        except FloatingPointError as error:
+            self._fail(error)
+        except Exception as error:  # the message is lost, the last snapshot is not
+            self._deaths[number] += 1
+            self._meter.count_restart()
+            self._servers[number] = Server(server.snapshot, self._plan.max_staleness)
+            if self._deaths[number] == _MOST_RESTARTS:
+                failure = RuntimeError(f"server {number} died {_MOST_RESTARTS} times in a row")
+                failure.__cause__ = error
+                self._fail(failure)
+        finally:
+            letter.dealt_with.release()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error

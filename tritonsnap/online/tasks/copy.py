@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_integer
 from tritonsnap.online.tasks.stream import Batch, StreamState, one_hot
 
 ZERO, ONE, REQUEST, BLANK = range(4)
@@ -38,10 +39,8 @@ class CopyTask:
     WINDOW = 500
 
     def __init__(self, rows: int, seed: int = 0) -> None:
-        if rows < 1:
-            raise ValueError(f"`rows` must be at least 1, got {rows}")
-        self.rows = rows
-        self.seed = seed
+        self.rows = check_integer("rows", rows, 1)
+        self.seed = check_integer("seed", seed)
 
     @property
     def fingerprint(self) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.online.tasks.stream import Batch, StreamState, one_hot
 
 
@@ -38,8 +39,8 @@ class TextTask:
     """
 
     def __init__(self, text: str, rows: int) -> None:
-        if rows < 1:
-            raise ValueError(f"`rows` must be at least 1, got {rows}")
+        check_instance("text", text, str)
+        check_integer("rows", rows, 1)
         codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
         alphabet, ids = np.unique(codes, return_inverse=True)
         split = len(ids) - len(ids) // 10

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
 from tritonsnap.ops.influence_gradient import numpy as face
-from tritonsnap.ops.masked_dsmm.torch import torch_packing
 from tritonsnap.plan.blocks import ElementwiseBlock, WalkBlock
 from tritonsnap.plan.canonical import CanonicalBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
-from tritonsnap.plan.torch_layout import StaticIndex, put, static_index, take
+from tritonsnap.plan.torch_layout import StaticIndex, put, static_index, take, torch_packing
 from tritonsnap.plan.torch_operator import Call, PlanOperator, Shape, call_key, find_call
 
 

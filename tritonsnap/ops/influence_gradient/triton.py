@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
-from tritonsnap.ops.canonical import gradient_arguments
-from tritonsnap.ops.device import batch_rows, block_of, device_packing
+from tritonsnap.ops.canonical_launches import gradient_launch
+from tritonsnap.ops.device import batch_rows, device_packing
 from tritonsnap.ops.launch import launch
 from tritonsnap.ops.masked_dsmm.triton import batch_shape, full_batch
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -36,21 +36,8 @@ def column_gradient(
     host: Packing, delta: Tensor, j: Tensor, batch: tuple[int, ...], sum_batch: bool
 ) -> Tensor:
     """delta^T J, ``[*batch, p]``, or ``[p]`` summed over the batch."""
-    from tritonsnap.ops.influence_gradient.kernels import COLUMN_GRADIENT
-
-    packing, mask = device_packing(host, delta.device), host.groups.mask
-    values = full_batch(j, batch)
-    num_columns = mask.shape[1]
-    gradient = values.new_empty(1 if sum_batch else len(values), num_columns)
-    arguments = gradient_arguments(
-        block_of(packing), batch_rows(delta, 1, batch), values, num_columns
-    )
-    mean_rows = mask.nnz / max(num_columns, 1)
-    rows = next(rows for rows in (1, 4, 16) if mean_rows <= rows or rows == 16)
-    launch(
-        COLUMN_GRADIENT[rows, sum_batch],
-        {**arguments, "gradient": gradient},
-        {"columns": num_columns, "batch": len(values)},
-        values.dtype,
-    )
-    return gradient[0] if sum_batch else gradient.reshape(*batch, num_columns)
+    packing = device_packing(host, delta.device)
+    one = gradient_launch(packing, batch_rows(delta, 1, batch), full_batch(j, batch), sum_batch)
+    gradient = j.new_empty(one.outputs["gradient"])
+    launch(one.kernel, {**one.arguments, "gradient": gradient}, one.sizes, j.dtype)
+    return gradient[0] if sum_batch else gradient.reshape(*batch, gradient.shape[-1])

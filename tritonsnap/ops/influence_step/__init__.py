@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from tritonsnap.arrays import library_of_arguments
@@ -61,13 +62,27 @@ def influence_step(
         packed={"j": j, "immediate": added},
         optional={"row_scale": row_scale},
     )
-    if library == "torch":
-        from tritonsnap.ops.influence_step import torch as face
-
-        if face.is_fused(d, j, immediate, delta, plan, row_scale):
-            return face.fused_step(d, j, immediate, delta, plan, row_scale, form, packed)
+    face = _fused_face(library)
+    if face is not None and face.is_fused(d, j, immediate, delta, plan, row_scale):
+        fused: tuple[Any, Any] = face.fused_step(
+            d, j, immediate, delta, plan, row_scale, form, packed
+        )
+        return fused
     influence = influence_update(
         d, j, immediate, plan, row_scale=row_scale, precision=precision, form=form
     )
     gradient = influence_gradient(delta, influence, plan, sum_batch=True, packed=packed)
     return influence, gradient
+
+
+def _fused_face(library: str) -> ModuleType | None:
+    """What has one kernel for a step, of the libraries that run kernels."""
+    if library == "torch":
+        from tritonsnap.ops.influence_step import torch
+
+        return torch
+    if library == "jax":
+        from tritonsnap.ops.influence_step import jax
+
+        return jax
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +100,7 @@ def _implementation(
 
 def _kernels(
     launch: Launch,
-    structure: FactorStructure,
+    structure: FactorStructure | CompressedStructure,
     *operands: Array,
     form: Form,
     scaled: bool,
@@ -108,11 +109,22 @@ def _kernels(
     packing, same = jax_packing(structure.plan), canonical_kernels.floats(*operands)
     if not packing.target.canonical or same is None:
         return None
-    d, gains, sources, *rest = same
+    d, *rest = same
+    immediate, rest = immediate_of(structure, rest)
     scale, j = rest[0] if scaled else None, rest[-1]
     dynamics = Dynamics(d, form, packing, jnp)
-    factors = Factors(gains, sources, structure)
-    return (canonical_kernels.product(launch, packing, dynamics, j, precision, scale, factors),)
+    return (canonical_kernels.product(launch, packing, dynamics, j, precision, scale, immediate),)
+
+
+def immediate_of(
+    structure: FactorStructure | CompressedStructure, operands: Sequence[Array]
+) -> tuple[Factors | Compressed, list[Array]]:
+    """The immediate Jacobian that the first operands make up, and the other operands."""
+    if isinstance(structure, FactorStructure):
+        gains, sources, *rest = operands
+        return Factors(gains, sources, structure), rest
+    values, *rest = operands
+    return Compressed(values, structure), rest
 
 
 def _reference(
@@ -159,6 +171,10 @@ def _compressed_implementation(
     packing = jax_packing(structure.plan)
     row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
     products = bind_product(structure.plan, d, form, blocks, row_scale, precision)
+    if packing.target.canonical:
+        colors = structure.canonical()
+        added = canonical_xla.compressed(packing, colors, structure.num_colors, values)
+        return (products[0] + added,)
     compressed = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
     return tuple(
         _with_compressed(result, block, part, compressed)
@@ -168,7 +184,9 @@ def _compressed_implementation(
     )
 
 
-_compressed_update = PlanPrimitive("compressed_update", _compressed_implementation)
+_compressed_update = PlanPrimitive(
+    "compressed_update", _compressed_implementation, kernels=_kernels
+)
 
 
 def update(

@@ -53,21 +53,25 @@ def snap1_step(
     TILE: tl.constexpr,
     GRADIENT: tl.constexpr,
     B: tl.constexpr,
+    TILES: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """Step SPAN tiles of columns: all batch rows with the gradient, else B rows."""
+    """Step TILES tiles of columns SPAN times: all batch rows with the gradient, else B rows."""
+    WIDTH: tl.constexpr = TILES * TILE
     kind = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
-    first_tile = tl.program_id(0).to(tl.int64) * SPAN
+    first_tile = tl.program_id(0).to(tl.int64) * (SPAN * TILES)
+    last_tile = tl.minimum(first_tile + SPAN * TILES, num_tiles)
     first_row = 0 if GRADIENT else tl.program_id(1).to(tl.int64) * B
     last_row = batch if GRADIENT else first_row + 1
-    for i_tile in range(first_tile, tl.minimum(first_tile + SPAN, num_tiles)):
-        p_tile = tiles + 3 * tl.cast(i_tile, tl.int64)
-        i_first, i_last = tl.load(p_tile + 1).to(tl.int64), tl.load(p_tile + 2).to(tl.int64)
+    for i_tile in range(first_tile, last_tile, TILES):
+        i_end = tl.minimum(tl.cast(i_tile, tl.int64) + TILES, num_tiles)
+        i_first = tl.load(tiles + 3 * tl.cast(i_tile, tl.int64) + 1).to(tl.int64)
+        i_last = tl.load(tiles + 3 * i_end - 1).to(tl.int64)
         first = tl.cast(i_tile, tl.int64) * TILE
-        o_value = first + tl.arange(0, TILE)  # [TILE]
+        o_value = first + tl.arange(0, WIDTH)  # [WIDTH]
         m_value = o_value < num_values
         m_padded = o_value < tl.cast(units, tl.int64) * UNIT
-        b_run = find_runs(run_value, i_first, i_last, first, TILE)  # [TILE]
+        b_run = find_runs(run_value, i_first, i_last, first, WIDTH)  # [WIDTH]
         b_group = tl.load(run_group + b_run, mask=m_value, other=0).to(tl.int64)
         b_row = tl.load(mask_row + b_group).to(tl.int64)
         b_entry = tl.load(position + b_group).to(tl.int64)
@@ -83,11 +87,11 @@ def snap1_step(
             b_key, b_source = b_color * num_values + o_value, o_value
         else:
             b_key, b_source, m_added = o_value, o_value, m_value
-        b_gradient = tl.zeros([TILE], dtype=kind)  # [TILE]
+        b_gradient = tl.zeros([WIDTH], dtype=kind)  # [WIDTH]
         for i_row in range(first_row, last_row, B):
             o_batch = tl.cast(i_row, tl.int64) + tl.arange(0, B)[:, None]  # [B, 1]
             m_batch = o_batch < batch
-            o_out = o_batch * units * UNIT + o_value[None, :]  # [B, TILE]
+            o_out = o_batch * units * UNIT + o_value[None, :]  # [B, WIDTH]
             m_d = m_batch & m_entry[None, :]
             b_d = tl.load(d + o_batch * d_stride + b_entry[None, :], mask=m_d, other=0).to(kind)
             if scaled:
@@ -119,18 +123,22 @@ def snap1_step(
 
 
 def _grid(arguments: Arguments, gradient: bool) -> Grid:
-    tiles = triton.cdiv(arguments["num_tiles"], arguments["SPAN"])
-    return tiles, 1 if gradient else triton.cdiv(arguments["batch"], arguments["B"])
+    programs = triton.cdiv(arguments["num_tiles"], arguments["SPAN"] * arguments["TILES"])
+    return programs, 1 if gradient else triton.cdiv(arguments["batch"], arguments["B"])
 
 
 def _default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
-    """Spans that leave 128 programs: a long one reads the sources once for several units."""
+    """Wide tiles keep many loads in flight; spans share the sources while 128 programs remain."""
     itemsize = {"fp64": 8, "fp32": 4}.get(dtype, 2)
-    span = max(1, min(32, sizes["values"] // TILE // 128))
-    if device.is_hip:  # a loop over tiles takes more scalar registers than there are
-        return {"B": 1, "SPAN": 1, "num_warps": max(1, TILE * itemsize // 16 // 64)}
-    rows = min(sizes["batch"], 8 // itemsize)
-    return {"B": rows, "SPAN": span, "num_warps": rows * TILE * itemsize // 16 // 32}
+    if device.is_hip:  # more than a tile at once takes more scalar registers than there are
+        return {"B": 1, "TILES": 1, "SPAN": 1, "num_warps": max(1, TILE * itemsize // 16 // 64)}
+    tiles = 8 if dtype == "fp32" else 4
+    span = max(1, min(32 // tiles, sizes["values"] // (tiles * TILE) // 128))
+    most_rows = 4 if dtype == "fp32" else 2
+    # code for sm_8x spills with more rows than two, and with one
+    rows = 2 if device.arch.startswith("sm_8") else min(sizes["batch"], most_rows)
+    warps = 16 if itemsize > 2 else 4 * rows
+    return {"B": rows, "TILES": tiles, "SPAN": span, "num_warps": warps}
 
 
 def _declare(gradient: bool) -> Kernel:
@@ -139,7 +147,9 @@ def _declare(gradient: bool) -> Kernel:
         name="snap1_step" if gradient else "snap1_update",
         signature=signature_of(snap1_step),
         dtypes=FLOATS,
-        configs=config_space(B=(1, 2, 4), SPAN=(1, 4, 16, 32), num_warps=(1, 2, 4)),
+        configs=config_space(
+            B=(1, 2, 4), TILES=(1, 4, 8), SPAN=(1, 2, 4, 8), num_warps=(1, 2, 4, 8, 16)
+        ),
         heuristic=_default,
         grid=lambda arguments: _grid(arguments, gradient),
         problem=lambda values, batch: snap1_problem(values, batch, gradient),

@@ -19,7 +19,7 @@ from tritonsnap.ops.arguments import (
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update.compressed import check_immediate
 from tritonsnap.ops.masked_dsmm.numpy import _with_zero, product
-from tritonsnap.plan.blocks import Block, ElementwiseBlock, WalkBlock
+from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.compressed import Compressed, CompressedBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorBlock, Factors
@@ -114,29 +114,64 @@ def _add(
             result[..., begin : begin + count] += gain * piece
             begin += count
         return
+    if factors.pieces and not isinstance(block, ElementwiseBlock):
+        _add_pieces(result, block, factors, gains, sources, rows)
+        return
     index = factors.target_index * np.int64(rows) + factors.row  # [parts, G, C]
-    gain = gains[..., index]
-    values = gain * _with_zero(sources)[..., None, factors.source_index]
+    values = np.take(gains, index, axis=-1)
+    values = values * np.take(_with_zero(sources), factors.source_index, axis=-1)[..., None, :, :]
     if isinstance(block, ElementwiseBlock):
         inside = factors.place == 0
         result += np.where(inside, values, 0).sum(axis=-3)
         return
-    groups = np.arange(len(block.groups))[:, None]
     columns = np.arange(block.columns.width)
-    if isinstance(block, WalkBlock):
-        begin = block.mask_indptr.astype(np.int64)
-        size, first = np.diff(begin)[:, None], begin[:-1, None]
-    else:
-        size = np.full_like(groups, block.mask_shape[1])
     for part in range(len(factors.place)):
-        place, added = factors.place[part].astype(np.int64), values[..., part, :, :]
-        inside = place < size
-        axes = (first + place,) if isinstance(block, WalkBlock) else (groups, place)
-        at: tuple[Array, ...] = tuple(np.broadcast_to(axis, inside.shape) for axis in axes)
+        inside, axes = _places(block, factors.place[part].astype(np.int64))
+        added = values[..., part, :, :]
         if inside.shape[1] == 1:  # all columns of a group belong to one unit: whole rows
             kept = inside[:, 0]
-            result[(..., *(along[kept, 0] for along in at), slice(None))] += added[..., kept, :]
+            result[(..., *(axis[kept, 0] for axis in axes), slice(None))] += added[..., kept, :]
         else:
             kept = inside & (factors.source_index < sources.shape[-1])
             column = np.broadcast_to(columns, kept.shape)[kept]
-            result[(..., *(along[kept] for along in at), column)] += added[..., kept]
+            result[(..., *(axis[kept] for axis in axes), column)] += added[..., kept]
+
+
+def _add_pieces(
+    result: Array,
+    block: WalkBlock | DenseBlock,
+    factors: FactorBlock,
+    gains: Array,
+    sources: Array,
+    rows: int,
+) -> None:
+    """The same where all groups read the same sources: an outer product for each piece."""
+    for part, row in enumerate(factors.row):
+        inside, axes = _places(block, factors.place[part].astype(np.int64))
+        kept = inside[:, 0]
+        own_axes = [axis[kept, 0] for axis in axes]
+        at = own_axes if len(own_axes) > 1 else [_as_slice(*own_axes)]
+        for piece in factors.pieces:
+            own = row[kept, 0] + piece.target * np.int64(rows)
+            source = sources[..., None, piece.source : piece.source + piece.length]
+            columns = slice(piece.column, piece.column + piece.length)
+            result[(..., *at, columns)] += np.take(gains, own, axis=-1)[..., None] * source
+
+
+def _places(
+    block: WalkBlock | DenseBlock, place: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], tuple[NDArray[np.int64], ...]]:
+    """Where groups have the rows at `place` [G, 1 or C], and the indices of these in the block."""
+    if isinstance(block, WalkBlock):
+        begin: NDArray[np.int64] = block.mask_indptr.astype(np.int64)
+        return place < np.diff(begin)[:, None], (begin[:-1, None] + place,)
+    groups: NDArray[np.int64] = np.broadcast_to(np.arange(len(place))[:, None], place.shape)
+    return place < block.mask_shape[1], (groups, place)
+
+
+def _as_slice(index: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Ascending numbers as a slice where they are evenly spaced: it needs no copy."""
+    steps = np.diff(index)
+    if len(steps) and np.all(steps == steps[0]) and steps[0] > 0:
+        return slice(int(index[0]), int(index[-1]) + 1, int(steps[0]))
+    return index

@@ -22,12 +22,12 @@ from tritonsnap.ops.arguments import (
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update import numpy as face
 from tritonsnap.ops.influence_update.compressed import check_immediate
-from tritonsnap.ops.masked_dsmm.torch import product, product_adjoint, torch_packing
+from tritonsnap.ops.masked_dsmm.torch import product, product_adjoint
 from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.plan.packing import Packing
-from tritonsnap.plan.torch_layout import StaticIndex, put, static_index, take
+from tritonsnap.plan.torch_layout import StaticIndex, put, static_index, take, torch_packing
 from tritonsnap.plan.torch_operator import Call, PlanOperator, Shape, call_key, common_dtype
 
 

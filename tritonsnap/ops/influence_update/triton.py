@@ -13,11 +13,11 @@ from tritonsnap.ops.arguments import (
     dynamics_form,
     read_influence,
 )
-from tritonsnap.ops.canonical import Addend, snap1_arguments
+from tritonsnap.ops.canonical import Addend, block_of
+from tritonsnap.ops.canonical_launches import step_launch
 from tritonsnap.ops.device import (
     DeviceDynamics,
     batch_rows,
-    block_of,
     device_colors,
     device_factors,
     device_packing,
@@ -83,29 +83,17 @@ def snap1_step(
     gradient : [p]
         Summed over the batch.
     """
-    from tritonsnap.ops.influence_update.kernels import SNAP1_STEP
-
     packing, given, dynamics, addend, batch = _read(d, j, immediate, plan, row_scale, form)
-    block = block_of(packing)
-    if not block.elementwise:
+    if not block_of(packing).elementwise:
         raise ValueError("`plan` must have one row in every column for `snap1_step`")
     check_rows("delta", delta, plan.mask.shape[0], given.batch)
     x = full_batch(given.blocks[0], batch)
     out = x.new_empty(x.shape) if out is None else out
-    gradient = x.new_empty(block.mask_values)
-    values = plan.mask.nnz
-    arguments = snap1_arguments(
-        block,
-        dynamics.values,
-        x,
-        addend,
-        full_batch(delta, batch),
-        (plan.mask.shape[0], plan.dynamics.nnz, values),
-    )
-    outputs = {"out": out, "gradient": gradient}
-    launch(SNAP1_STEP, {**arguments, **outputs}, {"values": values, "batch": len(x)}, x.dtype)
+    one = step_launch(packing, dynamics, x, addend, full_batch(delta, batch))
+    gradient = x.new_empty(one.outputs["gradient"])
+    launch(one.kernel, {**one.arguments, "gradient": gradient, "out": out}, one.sizes, x.dtype)
     blocks = (out.reshape(*batch, out.shape[-1]),)
-    return packing.unpack(blocks) if given.flat else blocks, gradient[:values]
+    return packing.unpack(blocks) if given.flat else blocks, gradient[: plan.mask.nnz]
 
 
 def _read(

@@ -62,8 +62,8 @@ def gram(
     *,
     inner_knots: int,
     outer_knots: int,
-    inner_gain: float,
-    outer_gain: float,
+    inner_gain: Any,
+    outer_gain: Any,
 ) -> Any:
     """Multiply the Jacobian with its transpose; see `tritonsnap.ops.kan_step.gram`."""
     xp = namespace_of(slopes)

@@ -324,16 +324,21 @@ WALK_PRODUCT = Kernel(
 )
 
 
-def _dense_default(rows: int, dtype: str, precision: str, device: Device) -> Config:
+def _dense_default(rows: int, columns: int, dtype: str, precision: str, device: Device) -> Config:
     if device.is_hip:  # masks lie in scalar registers: at most 8 values a thread
         columns = 64 if rows == 16 else 32 if rows == 32 else 16
         return {"BC": columns, "BK": 16, "num_warps": 4 if rows <= 128 else 8, "num_stages": 1}
     wide = dtype == "fp64"
+    width = 128 if rows == 64 and columns >= 128 else 64
+    if rows == 256:
+        width = 16 if wide else 32
+    # staging the operands of a full tile ahead spills
+    full = rows == 128 or (width == 128 and device.arch.startswith("sm_8"))
     return {
-        "BC": 64 if rows <= 128 else 16 if wide else 32,
+        "BC": width,
         "BK": 32 if rows == 256 and dtype in ("fp16", "bf16") else 16,
         "num_warps": 4 if rows <= 32 and not wide and (rows, precision) != (32, "tf32") else 8,
-        "num_stages": 1 if (rows, dtype, precision) == (128, "fp32", "ieee") else 2,
+        "num_stages": 1 if full and (dtype, precision) == ("fp32", "ieee") else 2,
     }
 
 
@@ -350,7 +355,7 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
             num_stages=(1, 2, 3),
         ),
         heuristic=lambda sizes, dtype, precision, device: _dense_default(
-            rows, dtype, precision, device
+            rows, sizes["columns"], dtype, precision, device
         ),
         grid=lambda arguments: (
             len(arguments["tiles"]) * (columns // arguments["BC"]),
@@ -362,6 +367,7 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
             {"rows": size, "columns": width, "batch": batch}
             for size, width, batch in (
                 (rows, 35, 2),
+                *([(rows, 130, 1)] if columns > 64 else []),
                 (rows - max(align, 4), 17, 1),
                 (rows - max(align, 4), 18, 1),
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.masked_dsmm import numpy as face
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
-from tritonsnap.plan.torch_layout import StaticIndex, put, static_index, take
+from tritonsnap.plan.torch_layout import StaticIndex, put, static_index, take, torch_packing
 from tritonsnap.plan.torch_operator import Call, PlanOperator, Shape, call_key
 
 
@@ -44,18 +43,6 @@ def masked_dsmm(
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     blocks = product(packing, d, form, given.blocks, row_scale, precision)
     return packing.unpack(blocks, like=given.values) if given.flat else blocks
-
-
-def torch_packing(plan: DsmmPlan, like: Tensor) -> Packing:
-    """The packing that tensors on the device of `like` have, as `torch.compile` can follow it."""
-    target = None if like.device.type == "cpu" else "triton"
-    _build_packing(plan, target)
-    return plan.packing(target)
-
-
-@torch.compiler.assume_constant_result
-def _build_packing(plan: DsmmPlan, target: str | None) -> int:
-    return len(plan.packing(target).digest)
 
 
 def product(

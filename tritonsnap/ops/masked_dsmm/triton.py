@@ -14,8 +14,9 @@ from tritonsnap.ops.arguments import (
     dynamics_form,
     read_influence,
 )
-from tritonsnap.ops.canonical import Addend, group_arguments, snap1_arguments, walk_arguments
-from tritonsnap.ops.device import DeviceDynamics, batch_rows, block_of, device_packing
+from tritonsnap.ops.canonical import Addend, block_of
+from tritonsnap.ops.canonical_launches import product_launches
+from tritonsnap.ops.device import DeviceDynamics, batch_rows, device_packing
 from tritonsnap.ops.launch import launch
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
@@ -87,31 +88,14 @@ def product(
     -------
     [batch, padded nnz(mask)]
     """
-    from tritonsnap.ops.influence_update.kernels import SNAP1_UPDATE
-    from tritonsnap.ops.masked_dsmm.kernels import GROUP_PRODUCT, WALK_PRODUCT
-
     block = block_of(packing)
-    shape, num_values = packing.dynamics.shape, packing.groups.mask.nnz
     if out is None:
         out = x.new_empty(len(x), block.mask_values)
-    size = {"values": num_values, "batch": len(x)}
-    if block.elementwise:
-        sizes = (shape[0], packing.dynamics.nnz, num_values)
-        arguments = snap1_arguments(block, dynamics.values, x, addend, None, sizes)
-        launch(SNAP1_UPDATE, {**arguments, "out": out, "gradient": out}, size, x.dtype)
-        return out
-    if len(block.tiles):
-        arguments = walk_arguments(block, dynamics.values, x, addend, shape, num_values)
-        launch(WALK_PRODUCT, {**arguments, "out": out}, size, x.dtype)
-    if len(block.dense_tiles):
-        out[:, num_values:] = 0
-        kernel = GROUP_PRODUCT[block.dense_shape.rows, 8 if block.aligned else 1]
-        columns = num_values // max(len(block.mask_row), 1)
-        size = {"rows": block.dense_shape.rows, "columns": columns, "batch": len(x)}
-        arguments = group_arguments(block, dynamics.dense, x, addend, shape)
-        # other types have one precision
-        precision = precision if x.dtype == torch.float32 else "ieee"
-        launch(kernel, {**arguments, "out": out}, size, x.dtype, precision)
+    if not block.elementwise and len(block.dense_tiles):
+        out[:, packing.groups.mask.nnz :] = 0
+    for one in product_launches(packing, dynamics, x, addend, precision):
+        arguments = one.arguments | dict.fromkeys(one.outputs, out)
+        launch(one.kernel, arguments, one.sizes, x.dtype, one.precision)
     return out
 
 

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tritonsnap.ops.arguments import Form, check_form, check_plan, first_array, read_pair
-from tritonsnap.ops.masked_dsmm.torch import product, torch_packing, transposed
+from tritonsnap.ops.masked_dsmm.torch import product, transposed
 from tritonsnap.ops.masked_outer import numpy as face
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
+from tritonsnap.plan.torch_layout import torch_packing
 from tritonsnap.plan.torch_operator import Call, PlanOperator, Shape, call_key
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tritonsnap.ops.arguments import Form
-from tritonsnap.ops.canonical import outer_arguments
-from tritonsnap.ops.device import block_of, device_packing, device_pairs
+from tritonsnap.ops.canonical_launches import outer_launch
+from tritonsnap.ops.device import device_packing, device_pairs
 from tritonsnap.ops.launch import launch
 from tritonsnap.ops.masked_dsmm.triton import full_batch
 from tritonsnap.plan.packing import Packing
@@ -23,14 +23,9 @@ def outer(packing: Packing, host: Packing, r: Tensor, x: Tensor) -> Tensor:
     r : [batch, padded nnz(mask)]
     x : [batch, padded nnz(x)]
     """
-    from tritonsnap.ops.masked_outer.kernels import OUTER_WALK
-
-    num_entries = packing.dynamics.nnz
-    out = r.new_empty(len(r), num_entries)
-    pairs = device_pairs(host, r.device)
-    arguments = outer_arguments(block_of(packing), pairs, r, x, num_entries)
-    sizes = {"entries": num_entries, "batch": len(r)}
-    launch(OUTER_WALK, {**arguments, "out": out}, sizes, r.dtype)
+    one = outer_launch(packing, device_pairs(host, r.device), r, x)
+    out = r.new_empty(one.outputs["out"])
+    launch(one.kernel, {**one.arguments, "out": out}, one.sizes, r.dtype)
     return out
 
 

@@ -1,0 +1,70 @@
+"""Run benchmarks by name, each in a process of its own.
+
+``python -m benchmarks all [--quick] [--results FOLDER]`` runs every one, goes on where one fails
+and ends by saying which did. ``python -m benchmarks NAME [OPTION ...]`` runs one, with its options:
+``python -m benchmarks NAME --help`` lists them. ``python -m benchmarks readme`` puts the committed
+results into README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks.report import Parser
+
+BENCHMARKS = (
+    "masked_dsmm",
+    "density_sweep",
+    "step",
+    "sequence",
+    "copy_task",
+    "jacobian",
+    "kan",
+    "traffic",
+    "devices",
+)
+"""Modules, each with a `main(arguments)` whose options a `Parser` reads."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one benchmark or all; the exit status is 1 if one failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = ("all", *BENCHMARKS, "readme")
+    parser.add_argument("name", choices=names, metavar="NAME", help="one of %(choices)s")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTION")
+    asked = parser.parse_args(arguments)
+    if asked.name != "all":
+        return run(asked.name, asked.options)
+    Parser("all", __doc__).parse_args(asked.options)  # what is wrong is said once
+    return run_all(asked.options)
+
+
+def run_all(options: Sequence[str]) -> int:
+    """Run every benchmark with the same options."""
+    failed = []
+    start = time.monotonic()
+    for number, name in enumerate(BENCHMARKS, 1):
+        seconds = time.monotonic() - start
+        print(f"\n[{number}/{len(BENCHMARKS)}, {seconds:.0f} s] {name}\n", flush=True)
+        if run(name, options):
+            failed.append(name)
+    print(f"\n{len(BENCHMARKS)} benchmarks in {time.monotonic() - start:.0f} s; ", end="")
+    print(f"failed: {', '.join(failed)}" if failed else "all went well")
+    return int(bool(failed))
+
+
+def run(name: str, options: Sequence[str]) -> int:
+    """Run a benchmark in a new process, which shows its progress, and return its exit status."""
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options]).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

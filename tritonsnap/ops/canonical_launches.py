@@ -1,0 +1,166 @@
+"""Which kernels the ops on values in canonical order launch, and with what: for torch and JAX.
+
+Nothing here belongs to either: arrays are passed on as they are, and triton is imported where a
+kernel is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from tritonsnap.ops.canonical import (
+    Addend,
+    block_of,
+    gradient_arguments,
+    group_arguments,
+    outer_arguments,
+    snap1_arguments,
+    walk_arguments,
+)
+from tritonsnap.ops.kernel import Kernel
+from tritonsnap.plan.canonical import UNIT
+from tritonsnap.plan.outer_pairs import OuterPairs
+from tritonsnap.plan.packing import Packing
+from tritonsnap.tuning import Sizes
+
+
+class KernelLaunch(NamedTuple):
+    """One launch but for its outputs.
+
+    Attributes
+    ----------
+    kernel
+        What to run.
+    arguments : dict
+        Its arguments but for outputs by name.
+    outputs : dict
+        The shape of each output by name, in order.
+    sizes
+        What the config is looked up by.
+    precision
+        Of `tl.dot`.
+    """
+
+    kernel: Kernel
+    arguments: dict[str, Any]
+    outputs: Mapping[str, tuple[int, ...]]
+    sizes: Sizes
+    precision: str = "ieee"
+
+
+class BatchedDynamics(Protocol):
+    """One D as the kernels read it."""
+
+    @property
+    def values(self) -> Any:
+        """``[batch or 1, nnz(dynamics)]``."""
+
+    @property
+    def dense(self) -> Any:
+        """``[batch or 1, m, k]``."""
+
+
+def product_launches(
+    packing: Packing, dynamics: BatchedDynamics, x: Any, addend: Addend, precision: str
+) -> list[KernelLaunch]:
+    """M * (D X) and what is added to it: one launch, or two for a plan of both regimes.
+
+    Each writes its part of ``out``, ``[batch, padded nnz(mask)]``.
+
+    Parameters
+    ----------
+    packing, dynamics
+        On the device of `x`.
+    x : [batch, padded nnz(x)]
+    addend
+        What is added.
+    precision
+        Of dense products of float32; other types have one.
+    """
+    from tritonsnap.ops.influence_update.kernels import SNAP1_UPDATE
+    from tritonsnap.ops.masked_dsmm.kernels import GROUP_PRODUCT, WALK_PRODUCT
+
+    block, shape = block_of(packing), packing.dynamics.shape
+    num_values, batch = packing.groups.mask.nnz, int(x.shape[0])
+    outputs: dict[str, tuple[int, ...]] = {"out": (batch, block.mask_values)}
+    sizes = {"values": num_values, "batch": batch}
+    if block.elementwise:
+        counts = (shape[0], packing.dynamics.nnz, num_values)
+        arguments = snap1_arguments(block, dynamics.values, x, addend, None, counts)
+        outputs = {"gradient": (UNIT,), **outputs}
+        return [KernelLaunch(SNAP1_UPDATE, arguments, outputs, sizes)]
+    launches = []
+    if len(block.tiles):
+        arguments = walk_arguments(block, dynamics.values, x, addend, shape, num_values)
+        launches.append(KernelLaunch(WALK_PRODUCT, arguments, outputs, sizes))
+    if len(block.dense_tiles):
+        kernel = GROUP_PRODUCT[block.dense_shape.rows, 8 if block.aligned else 1]
+        columns = num_values // max(len(block.mask_row), 1)
+        sizes = {"rows": block.dense_shape.rows, "columns": columns, "batch": batch}
+        arguments = group_arguments(block, dynamics.dense, x, addend, shape)
+        own = precision if str(x.dtype).removeprefix("torch.") == "float32" else "ieee"
+        launches.append(KernelLaunch(kernel, arguments, outputs, sizes, own))
+    return launches
+
+
+def step_launch(
+    packing: Packing, dynamics: BatchedDynamics, x: Any, addend: Addend, delta: Any
+) -> KernelLaunch:
+    """A step of SnAp-1 and the gradient it gives, ``[padded nnz]``, summed over the batch."""
+    from tritonsnap.ops.influence_update.kernels import SNAP1_STEP
+
+    block, num_values = block_of(packing), packing.groups.mask.nnz
+    counts = (packing.dynamics.shape[0], packing.dynamics.nnz, num_values)
+    batch = int(x.shape[0])
+    return KernelLaunch(
+        SNAP1_STEP,
+        snap1_arguments(block, dynamics.values, x, addend, delta, counts),
+        {"gradient": (block.mask_values,), "out": (batch, block.mask_values)},
+        {"values": num_values, "batch": batch},
+    )
+
+
+def gradient_launch(packing: Packing, delta: Any, j: Any, sum_batch: bool) -> KernelLaunch:
+    """delta^T J, ``[batch, p]``, or ``[1, p]`` summed over the batch.
+
+    Parameters
+    ----------
+    packing
+        On the device of the operands.
+    delta : [batch or 1, m]
+    j : [batch, padded nnz(mask)]
+    """
+    from tritonsnap.ops.influence_gradient.kernels import COLUMN_GRADIENT
+
+    mask, batch = packing.groups.mask, int(j.shape[0])
+    num_columns = mask.shape[1]
+    mean_rows = mask.nnz / max(num_columns, 1)
+    rows = next(rows for rows in (1, 4, 16) if mean_rows <= rows or rows == 16)
+    return KernelLaunch(
+        COLUMN_GRADIENT[rows, sum_batch],
+        gradient_arguments(block_of(packing), delta, j, num_columns),
+        {"gradient": (1 if sum_batch else batch, num_columns)},
+        {"columns": num_columns, "batch": batch},
+    )
+
+
+def outer_launch(packing: Packing, pairs: OuterPairs, r: Any, x: Any) -> KernelLaunch:
+    """R X^T at the entries of D, ``[batch, nnz(dynamics)]``.
+
+    Parameters
+    ----------
+    packing, pairs
+        On the device of the operands.
+    r : [batch, padded nnz(mask)]
+    x : [batch, padded nnz(x)]
+    """
+    from tritonsnap.ops.masked_outer.kernels import OUTER_WALK
+
+    num_entries, batch = packing.dynamics.nnz, int(r.shape[0])
+    return KernelLaunch(
+        OUTER_WALK,
+        outer_arguments(block_of(packing), pairs, r, x, num_entries),
+        {"out": (batch, num_entries)},
+        {"entries": num_entries, "batch": batch},
+    )

@@ -246,3 +246,8 @@ def test_wrong_chunks() -> None:
     ):
         with pytest.raises(error, match="`chunk`"):
             given.run(make(cell), chunk=chunk)
+    learner, other = SnAp(cell, 1), SnAp(RNN(**SIZES["thin"]), 1)
+    chunking = learner.chunking(2, given.xs)
+    check_equal(given.run(learner, chunk=chunking), given.run(learner, chunk=None))
+    with pytest.raises(ValueError, match="`chunk` must be a chunking of SnAp"):
+        given.run(learner, chunk=other.chunking(2, given.xs))

@@ -127,7 +127,7 @@ class Learner(ABC):
         resets: Any = None,
         *,
         readout: Any = None,
-        chunk: int | Literal["auto"] | Chunking = "auto",
+        chunk: int | Literal["auto"] | Chunking | None = "auto",
     ) -> tuple[Any, Any, Carry]:
         """Go through a sequence and add up its gradient.
 
@@ -175,7 +175,7 @@ class Learner(ABC):
             That name the argument, for wrong shapes, dtypes or mixed libraries.
         """
         self._check_sequence(params, carry, xs, ys, mask, resets)
-        chunking = self.chunking(chunk, xs)
+        chunking = None if chunk is None else self.chunking(chunk, xs)
         if library_of(xs) == "jax":
             from tritonsnap.online.jax_sequence import run
 

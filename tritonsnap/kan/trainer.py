@@ -80,7 +80,7 @@ class Trainer:
     Attributes
     ----------
     history : History
-        A report for each round.
+        A report for each round of `fit`.
     seconds : float
         Training time so far.
 
@@ -243,6 +243,7 @@ class Trainer:
                 rounds = 0
                 for blocks in _rounds(passes(), report_every):
                     report = self._round(blocks, held_out, bar)
+                    self.history.append(report)
                     rounds += 1
                     if checkpoint is not None:
                         self.save(checkpoint)
@@ -255,6 +256,8 @@ class Trainer:
 
     def partial_fit(self, x: ArrayLike, y: ArrayLike) -> Report:
         """Train once on a block of records of an endless stream, in the order they come.
+
+        The report is not added to `history`, which would grow without end.
 
         Parameters
         ----------
@@ -338,7 +341,6 @@ class Trainer:
         model.records += meter.records
         model.updates += meter.updates
         report = self._report(meter, source.rejected, seconds, held_out)
-        self.history.append(report)
         if bar is not None and report.pearson is not None:
             bar.set_postfix(pearson=f"{report.pearson:.4f}", rmse=f"{report.rmse:.4g}")
         return report

@@ -209,6 +209,30 @@ def test_a_chunking_keeps_its_indices_out_of_the_program() -> None:
     assert max(map(len, constants)) < 200
 
 
+def test_a_chunking_is_an_operand_of_a_program_around_a_sequence() -> None:
+    cell = RNN(inputs=2, hidden=64, density=0.1, seed=1)
+    given, learner = problem(cell, "jax", 4), SnAp(cell, 2)
+    xs = given.xs
+    ys = jax.numpy.ones((4, 3, 64))
+
+    def loss(state, y):
+        return ((state - y) ** 2).sum(-1)
+
+    @jax.jit
+    def run_all(learner, chunking, params, carry, xs, ys):
+        return learner.sequence(params, carry, xs, ys, loss, chunk=chunking)
+
+    carry = learner.init(3, like="jax", dtype="float64")
+    arguments = (learner, learner.chunking(2, xs), given.params, carry, xs, ys)
+    constants = [
+        line for line in run_all.lower(*arguments).as_text().splitlines() if ".constant" in line
+    ]
+    assert constants
+    assert max(map(len, constants)) < 200
+    expected = learner.sequence(given.params, carry, xs, ys, loss, chunk=1)
+    assert largest_difference(run_all(*arguments)[1], expected[1]) < 1e-12
+
+
 def test_wrong_chunks() -> None:
     cell = RNN(**SIZES["dense"])
     given = problem(cell, "numpy", 3)
@@ -222,3 +246,8 @@ def test_wrong_chunks() -> None:
     ):
         with pytest.raises(error, match="`chunk`"):
             given.run(make(cell), chunk=chunk)
+    learner, other = SnAp(cell, 1), SnAp(RNN(**SIZES["thin"]), 1)
+    chunking = learner.chunking(2, given.xs)
+    check_equal(given.run(learner, chunk=chunking), given.run(learner, chunk=None))
+    with pytest.raises(ValueError, match="`chunk` must be a chunking of SnAp"):
+        given.run(learner, chunk=other.chunking(2, given.xs))

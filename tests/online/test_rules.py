@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from networks import as_numpy, largest_difference, problem
 
-from tritonsnap import GRU, LRU, LSTM, RFLO, RNN, RTRL, UORO, SnAp, SparsityPattern
+from tritonsnap import GRU, LRU, LSTM, RFLO, RNN, RTRL, UORO, SnAp, SparsityPattern, Stack
 from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
 from tritonsnap.online.signs import make_key, random_signs, threefry
 
@@ -186,3 +186,10 @@ def test_without_direct_paths_rflo_forgets_at_once(like: str) -> None:
     slope = 1 - to_numpy(state) ** 2
     np.testing.assert_allclose(found["recurrent"], to_numpy(before).T @ slope, rtol=1e-12)
     np.testing.assert_allclose(found["bias"], slope.sum(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [RFLO, UORO])
+def test_rules_for_cells_only_say_so(rule) -> None:
+    stack = Stack([RNN(inputs=2, hidden=3), RNN(inputs=3, hidden=3)])
+    with pytest.raises(TypeError, match=f"got Stack: {rule.__name__} has no form for it, as SnAp"):
+        rule(stack)

@@ -52,7 +52,13 @@ class Learner(ABC):
         return object.__new__(cls)
 
     def __init__(self, cell: Cell | Stack) -> None:
-        check_instance("cell", cell, self.network)
+        if not isinstance(cell, self.network):
+            known = any(isinstance(cell, form.network) for form in _FORMS)
+            hint = f": {type(self).__name__} has no form for it, as SnAp, RTRL and BPTT have"
+            raise TypeError(
+                f"`cell` must be a {self.network.__name__}, got {type(cell).__name__}"
+                f"{hint if known else ''}"
+            )
         self.cell = cast(Cell, cell)  # what all rules read of it a stack has, too
 
     @property
@@ -121,7 +127,7 @@ class Learner(ABC):
         resets: Any = None,
         *,
         readout: Any = None,
-        chunk: int | Literal["auto"] = "auto",
+        chunk: int | Literal["auto"] | Chunking | None = "auto",
     ) -> tuple[Any, Any, Carry]:
         """Go through a sequence and add up its gradient.
 
@@ -150,7 +156,9 @@ class Learner(ABC):
             Steps K that are gone through at once: the influence is then read and written once a
             chunk in place of once a step, at a memory of K steps; results are equal to rounding.
             1 goes step by step, "auto" takes what the cost model predicts to be fastest. Only
-            `SnAp` and `RTRL` on the CPU and in JAX have chunks.
+            `SnAp` and `RTRL` on the CPU and in JAX have chunks. Within `jax.jit` give what
+            `chunking` returned outside, as an argument of the compiled function: else its index
+            arrays become constants of the program.
 
         Returns
         -------
@@ -167,14 +175,14 @@ class Learner(ABC):
             That name the argument, for wrong shapes, dtypes or mixed libraries.
         """
         self._check_sequence(params, carry, xs, ys, mask, resets)
-        chunking = self.chunking(chunk, xs)
+        chunking = None if chunk is None else self.chunking(chunk, xs)
         if library_of(xs) == "jax":
             from tritonsnap.online.jax_sequence import run
 
             return run(self, chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
         return self.run(chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
 
-    def chunking(self, chunk: int | Literal["auto"], xs: Any) -> Chunking | None:
+    def chunking(self, chunk: int | Literal["auto"] | Chunking, xs: Any) -> Chunking | None:
         """How `sequence` goes through `xs` [T, batch, inputs]; None for step by step.
 
         Raises
@@ -294,6 +302,7 @@ class Learner(ABC):
 
 
 Form = TypeVar("Form", bound=type[Learner])
+_FORMS: list[type[Learner]] = []
 
 
 def form_of(rule: type[Learner]) -> Callable[[Form], Form]:
@@ -301,6 +310,7 @@ def form_of(rule: type[Learner]) -> Callable[[Form], Form]:
 
     def register(form: Form) -> Form:
         rule.forms = (*rule.__dict__.get("forms", ()), form)
+        _FORMS.append(form)
         return form
 
     return register

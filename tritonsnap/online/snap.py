@@ -214,18 +214,22 @@ class SnAp(Learner):
             return total, by_parameter, carry
         return total, (by_parameter, readout_gradients), carry
 
-    def chunking(self, chunk: int | Literal["auto"], xs: Any) -> Chunking | None:
+    def chunking(self, chunk: int | Literal["auto"] | Chunking, xs: Any) -> Chunking | None:
         """How `sequence` goes through `xs`; see `Learner.chunking`.
 
         A number chunks every block, "auto" those for which the cost model predicts a gain.
         """
+        host = self.__dict__.get("host", self)
+        if isinstance(chunk, Chunking):
+            if not chunk.digest.startswith(host.structure.digest):
+                raise ValueError(f"`chunk` must be a chunking of {self!r}, got that of another")
+            return chunk
         check_chunk(chunk)
         packing = self.plan.packing_for(xs)
         if chunk == 1 or packing.target.canonical:
             if chunk not in ("auto", 1):
                 raise ValueError(f"`chunk` must be 'auto' or 1 for tensors on a GPU, got {chunk!r}")
             return None
-        host = self.__dict__.get("host", self)
         return host.chunkings.find(chunk, packing.target.name, *xs.shape[:2])
 
     @cached_property

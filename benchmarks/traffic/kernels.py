@@ -11,11 +11,16 @@ from benchmarks.naive import NaiveDsmm
 from benchmarks.traffic.model import Kernel, Run
 from benchmarks.traffic.problem import Problem
 from tritonsnap.ops.canonical import block_of
+from tritonsnap.ops.device import device_packing
+from tritonsnap.ops.gather_compressed.torch import launch_kernels
+from tritonsnap.ops.influence_gradient.triton import influence_gradient
 from tritonsnap.ops.influence_update.triton import influence_update, snap1_step
 from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
+from tritonsnap.ops.masked_outer.triton import outer
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.factors import Factors, FactorStructure
 from tritonsnap.plan.packing import parts_of
+from tritonsnap.sparsity import Compression, Projection
 
 INFLUENCE = ("x", "out")
 ALONE = (*INFLUENCE, "gradient")
@@ -72,6 +77,26 @@ def _update(problem: Problem, plan: DsmmPlan, d: torch.Tensor) -> object:
     return influence_update(d, _packed(problem, plan), _factors(problem, plan), plan)
 
 
+def _gradient(problem: Problem, plan: DsmmPlan, _: torch.Tensor) -> object:
+    delta = torch.zeros(problem.batch, problem.dynamics.shape[0])
+    return influence_gradient(delta, _packed(problem, plan), plan, sum_batch=True)
+
+
+def _outer(problem: Problem, plan: DsmmPlan, _: torch.Tensor) -> object:
+    (j,) = _packed(problem, plan)
+    packing = device_packing(plan.packing("triton"), j.device)
+    return outer(packing, plan.packing("triton"), torch.zeros_like(j), j)
+
+
+def _gather(problem: Problem) -> Run:
+    """The values of a Jacobian with the influence's pattern, from its compressed form."""
+    projection = Projection.of(Compression.of(problem.mask, mode="row"))
+    compressed = torch.zeros(problem.batch, *projection.compression.compressed_shape)
+    index = torch.from_numpy(projection.index)
+    runs = [] if projection.runs is None else [torch.from_numpy(array) for array in projection.runs]
+    return Run(lambda: launch_kernels(compressed, index, runs), ("values",))
+
+
 def _snap1(problem: Problem, plan: DsmmPlan, d: torch.Tensor) -> object:
     delta = torch.zeros(problem.batch, problem.dynamics.shape[0])
     return snap1_step(d, _packed(problem, plan), _factors(problem, plan), delta, plan)
@@ -81,6 +106,9 @@ NAIVE = Kernel("naive", _naive)
 MASKED_DSMM = Kernel("masked_dsmm", _ours(_product, ALONE))
 INFLUENCE_UPDATE = Kernel("influence_update", _ours(_update, ALONE))
 SNAP1_STEP = Kernel("snap1_step", _ours(_snap1, INFLUENCE))
+INFLUENCE_GRADIENT = Kernel("influence_gradient", _ours(_gradient, ("j",)))
+MASKED_OUTER = Kernel("masked_outer", _ours(_outer, ("r", "x")))
+GATHER_COMPRESSED = Kernel("gather_compressed", _gather)
 
-KERNELS = (NAIVE, MASKED_DSMM, INFLUENCE_UPDATE)
-"""Those of the sweep; for SnAp-1 `SNAP1_STEP` as well."""
+KERNELS = (NAIVE, MASKED_DSMM, INFLUENCE_UPDATE, INFLUENCE_GRADIENT, GATHER_COMPRESSED)
+"""Those of the sweep; for SnAp-1 `SNAP1_STEP` as well. `MASKED_OUTER` takes long to interpret."""

@@ -11,6 +11,7 @@ import torch
 from sparse_functions import CASES
 from torch.func import functional_call, jacfwd, jacrev, jvp, vmap
 from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
 
 from tritonsnap.sparsity import SparsityPattern
 from tritonsnap.torch import (
@@ -310,6 +311,29 @@ def test_transformations() -> None:
 
     assert_trees_close(transformed(dense), transformed(reference))
     assert_trees_close(dense(*args), reference(*args))
+
+
+def test_no_work_for_other_leaves() -> None:
+    params = {f"w{size}": torch.ones(size, size) for size in range(3, 12)}
+    x = torch.ones(12, 1)
+
+    def f(params: dict[str, torch.Tensor]) -> torch.Tensor:
+        return sum(torch.tanh(w.sin() @ x[: len(w)])[:3, 0] for w in params.values())
+
+    def of_one(w7: torch.Tensor) -> torch.Tensor:
+        return f({**params, "w7": w7})
+
+    def flops(run: Function, *args: Any) -> int:
+        with FlopCounterMode(display=False) as counter:
+            run(*args)
+        return counter.get_total_flops()
+
+    mask = np.repeat(np.eye(3, 7), 7, axis=1)
+    masks = {name: np.zeros((3, w.numel())) for name, w in params.items()} | {"w7": mask}
+    among_nine = sp_jacrev(f, make_jacobian_projection(masks, mode="row"))
+    alone = sp_jacrev(of_one, make_jacobian_projection(mask, mode="row"))
+    forward = flops(f, params)
+    assert flops(among_nine, params) == flops(alone, params["w7"]) == forward + 2 * 7**2
 
 
 def test_autograd_goes_through() -> None:

@@ -264,8 +264,12 @@ def test_where_amd_kernels_fail_the_error_says_what_to_do() -> None:
             traced.lower(lowering_platforms=("rocm",))
 
 
-def test_a_learner_runs_on_kernels() -> None:
-    learner = ts.SnAp(ts.GRU(inputs=3, hidden=8, density=0.3, seed=0), order=2)
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [(1, {"snap1_step"}), (2, {"column_gradient", "group_product", "walk_product"})],
+)
+def test_a_learner_runs_on_kernels(order: int, names: set[str]) -> None:
+    learner = ts.SnAp(ts.GRU(inputs=3, hidden=8, density=0.3, seed=0), order=order)
     params = learner.cell.init(0, like="jax")
     xs, ys = jnp.ones((4, BATCH, 3)), jnp.ones((4, BATCH, 8))
 
@@ -281,7 +285,7 @@ def test_a_learner_runs_on_kernels() -> None:
         carry = learner.init(BATCH, like="jax")
         assert len(carry.influence) == 1
     found = kernels(lower(run, learner, params, carry, xs, ys))
-    assert {"column_gradient", "walk_product"} <= set(found)
+    assert set(found) == names
 
 
 def test_a_step_of_a_kan_runs_on_kernels() -> None:

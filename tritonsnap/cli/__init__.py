@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code: 0, 2 for a user's error, 130 after Ctrl-C.
+        Exit code: 0, 2 for a user's error, 130 after Ctrl-C, 141 if nobody reads the output.
     """
     parser = _Parser(prog="tritonsnap", description=tritonsnap.__doc__)
     parser.add_argument("--version", action="version", version=tritonsnap.__version__)
@@ -52,7 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments.command
     del arguments.command
     try:
-        return int(SUBCOMMANDS[command].run(arguments))
+        code = int(SUBCOMMANDS[command].run(arguments))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # who reads the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (UserError, OSError) as error:
         print(f"tritonsnap {command}: error: {error}", file=sys.stderr)
         return 2

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("\npackages")
     for name, purpose, requirement in PACKAGES:
         version = version_of(name)
-        print(f"  {name:<12}{version or 'not installed'}")
+        print(f"  {name:<14}{version or 'not installed'}")
         if version is None:
             advice.append(f"for {purpose}: pip install '{requirement}'")
     print("\nbackends")
@@ -64,11 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         try:
             devices[library] = compute_somewhere(library)
-            print(f"  {library:<12}works on {devices[library]}")
+            print(f"  {library:<14}works on {devices[library]}")
         except Exception as error:  # whatever is wrong with what others installed
             failed = True
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            print(f"  {library:<12}does not work: {reason}")
+            print(f"  {library:<14}does not work: {reason}")
             advice.append(f"repair or reinstall {library}, which fails with: {reason}")
     advice.extend(advice_on_gpus(devices))
     print("\nlaunch configs")

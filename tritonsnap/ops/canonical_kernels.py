@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from tritonsnap.ops.canonical import Addend, block_of
 from tritonsnap.ops.canonical_launches import (
-    KernelLaunch,
     gradient_launch,
     outer_launch,
     product_launches,
@@ -18,7 +16,7 @@ from tritonsnap.ops.canonical_launches import (
 )
 from tritonsnap.ops.canonical_xla import run_of
 from tritonsnap.ops.dynamics import Dynamics
-from tritonsnap.ops.jax_launch import Launch
+from tritonsnap.ops.jax_launch import Launch, run
 from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.factors import Factors
 from tritonsnap.plan.packing import Packing
@@ -65,7 +63,7 @@ def product(
         _addend(immediate, row_scale, batch),
         precision,
     )
-    out, *rest = (_run(launch, one, x.dtype)["out"] for one in launches)
+    out, *rest = (run(launch, one, x.dtype)["out"] for one in launches)
     block = block_of(packing)
     if not block.elementwise and len(block.dense_tiles):  # the last launch writes only its groups
         walked, dense = (out, *rest) if rest else (jnp.zeros_like(out), out)
@@ -91,7 +89,7 @@ def step(
         _addend(immediate, row_scale, batch),
         full_batch(delta, batch),
     )
-    found = _run(launch, one, x.dtype)
+    found = run(launch, one, x.dtype)
     out, nnz = found["out"], packing.groups.mask.nnz
     return out.reshape(*batch, out.shape[-1]), found["gradient"][:nnz]
 
@@ -100,7 +98,7 @@ def outer(launch: Launch, packing: Packing, r: Array, x: Array) -> Array:
     """R X^T at the entries of D, ``[..., nnz(dynamics)]``."""
     batch = jnp.broadcast_shapes(r.shape[:-1], x.shape[:-1])
     one = outer_launch(packing, packing.pairs, full_batch(r, batch), full_batch(x, batch))
-    out = _run(launch, one, r.dtype)["out"]
+    out = run(launch, one, r.dtype)["out"]
     return out.reshape(*batch, out.shape[-1])
 
 
@@ -108,14 +106,8 @@ def gradient(launch: Launch, packing: Packing, delta: Array, j: Array, sum_batch
     """delta^T J, ``[..., p]``, summed over the batch on request."""
     batch = jnp.broadcast_shapes(delta.shape[:-1], j.shape[:-1])
     one = gradient_launch(packing, batch_rows(delta, 1, batch), full_batch(j, batch), sum_batch)
-    out = _run(launch, one, j.dtype)["gradient"]
+    out = run(launch, one, j.dtype)["gradient"]
     return out[0] if sum_batch else out.reshape(*batch, out.shape[-1])
-
-
-def _run(launch: Launch, one: KernelLaunch, dtype: Any) -> dict[str, Array]:
-    """The outputs by name."""
-    found = launch(one.kernel, one.arguments, one.outputs, one.sizes, dtype, one.precision)
-    return dict(zip(one.outputs, found, strict=True))
 
 
 def _common_batch(

@@ -6,8 +6,7 @@ kernel is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tritonsnap.ops.canonical import (
     Addend,
@@ -18,35 +17,10 @@ from tritonsnap.ops.canonical import (
     snap1_arguments,
     walk_arguments,
 )
-from tritonsnap.ops.kernel import Kernel
+from tritonsnap.ops.kernel import KernelLaunch
 from tritonsnap.plan.canonical import UNIT
 from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.plan.packing import Packing
-from tritonsnap.tuning import Sizes
-
-
-class KernelLaunch(NamedTuple):
-    """One launch but for its outputs.
-
-    Attributes
-    ----------
-    kernel
-        What to run.
-    arguments : dict
-        Its arguments but for outputs by name.
-    outputs : dict
-        The shape of each output by name, in order.
-    sizes
-        What the config is looked up by.
-    precision
-        Of `tl.dot`.
-    """
-
-    kernel: Kernel
-    arguments: dict[str, Any]
-    outputs: Mapping[str, tuple[int, ...]]
-    sizes: Sizes
-    precision: str = "ieee"
 
 
 class BatchedDynamics(Protocol):

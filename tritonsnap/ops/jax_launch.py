@@ -4,7 +4,8 @@
 GPU plugin: so it is called, and imported, while a primitive is lowered.
 
 Outputs are never laid over inputs: of an aliased pair jax-triton 0.3 gives a kernel both pointers
-and 0.4 one, for which every kernel would need a second signature.
+and 0.4 one, for which every kernel would need a second signature. And XLA would first copy an
+influence that lives on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from tritonsnap.ops.kernel import DTYPES, OPTIONS, Arguments, Kernel
+from tritonsnap.ops.kernel import DTYPES, OPTIONS, Arguments, Kernel, KernelLaunch
 from tritonsnap.plan.jax_target import device_to_lower_for
 from tritonsnap.tuning import Device, Sizes
 
@@ -59,6 +60,12 @@ class Launch(Protocol):
             Of `tl.dot`.
         """
         ...
+
+
+def run(launch: Launch, one: KernelLaunch, dtype: Any) -> dict[str, Array]:
+    """The outputs of a launch by name."""
+    found = launch(one.kernel, one.arguments, one.outputs, one.sizes, dtype, one.precision)
+    return dict(zip(one.outputs, found, strict=True))
 
 
 class KernelCall(NamedTuple):

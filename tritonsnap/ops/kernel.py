@@ -28,7 +28,7 @@ import itertools
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -181,6 +181,30 @@ class Kernel:
 
     def _fits(self, config: Config, dtype: str, device: Device) -> bool:
         return self.shared_bytes is None or self.shared_bytes(config, dtype) <= device.shared_memory
+
+
+class KernelLaunch(NamedTuple):
+    """One launch but for its outputs.
+
+    Attributes
+    ----------
+    kernel
+        What to run.
+    arguments : dict
+        Its arguments but for outputs by name.
+    outputs : dict
+        The shape of each output by name, in order.
+    sizes
+        What the config is looked up by.
+    precision
+        Of `tl.dot`.
+    """
+
+    kernel: Kernel
+    arguments: dict[str, Any]
+    outputs: Mapping[str, tuple[int, ...]]
+    sizes: Sizes
+    precision: str = "ieee"
 
 
 def config_space(**values: Sequence[int]) -> tuple[Config, ...]:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import torch
 
-from tritonsnap.ops.kernel import DTYPES, OPTIONS, Arguments, Kernel
+from tritonsnap.ops.kernel import DTYPES, OPTIONS, Arguments, Kernel, KernelLaunch
 from tritonsnap.tuning import Config, Sizes, torch_device
 
 _NAMES = {getattr(torch, library): name for name, library in DTYPES.items()}
@@ -23,6 +23,17 @@ def dtype_name(dtype: torch.dtype) -> str:
     if dtype not in _NAMES:
         raise TypeError(f"expected one of {sorted(map(str, _NAMES))}, got {dtype}")
     return _NAMES[dtype]
+
+
+def run(one: KernelLaunch, dtype: torch.dtype, like: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Launch with new outputs beside `like`, which are returned by name."""
+    outputs = {}
+    for name, shape in one.outputs.items():
+        kind = one.kernel.pointer_dtype(name, dtype_name(dtype))
+        assert kind is not None
+        outputs[name] = like.new_empty(shape, dtype=getattr(torch, DTYPES[kind]))
+    launch(one.kernel, one.arguments | outputs, one.sizes, dtype, one.precision)
+    return outputs
 
 
 def launch(

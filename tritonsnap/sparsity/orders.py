@@ -22,6 +22,7 @@ from tritonsnap.sparsity.pattern import SparsityPattern
 _PATHS_AT_ONCE = 1 << 17
 _CELLS_AT_ONCE = 1 << 18
 _CELLS_PER_EDGE = 8
+_MOST_EDGES = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +147,8 @@ def cyclic(graph: Bipartite) -> NDArray[np.int32] | None:
     num_links = len(graph.link_indptr) - 1
     sizes = np.diff(graph.indptr)[graph.kind]
     num_edges = int(sizes.sum())
-    if num_colors * num_links > _CELLS_PER_EDGE * num_edges:  # its links are too unequal
-        return None
+    if num_edges > _MOST_EDGES or num_colors * num_links > _CELLS_PER_EDGE * num_edges:
+        return None  # too large to list, or with links too unequal
     colors = np.arange(graph.num_vertices, dtype=np.int32) % np.int32(max(num_colors, 1))
     links = graph.links[ranges(graph.indptr[graph.kind], sizes)]
     taken = np.zeros(num_links * num_colors, bool)

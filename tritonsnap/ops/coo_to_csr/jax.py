@@ -10,7 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from tritonsnap.ops.coo_to_csr.checks import check_arguments, outside, pointer_bits, unsorted
-from tritonsnap.ops.jax_launch import Launch
+from tritonsnap.ops.coo_to_csr.launches import (
+    count_launch,
+    finish_launch,
+    scan_launch,
+    search_launch,
+)
+from tritonsnap.ops.jax_launch import Launch, run
 from tritonsnap.ops.primitive import PlanPrimitive
 
 Array = jax.Array
@@ -57,34 +63,13 @@ def _kernels(
     nnz, dtype = rows.shape[-1], rows.dtype
     if rows.ndim > 1 or dtype != _pointer_dtype(rows) or not nnz or not num_rows:
         return None
-    from tritonsnap.ops.coo_to_csr import kernels
-
-    size = {"nnz": nnz, "num_rows": num_rows}
-    entries = {"rows": rows, **size}
-    outputs = {"pointers": (num_rows + 1,)}
     if is_sorted:
-        search = {**entries, "steps": nnz.bit_length()}
-        (pointers,) = launch(kernels.CSR_SEARCH, search, outputs, size, dtype)
+        pointers = run(launch, search_launch(rows, num_rows), dtype)["pointers"]
         return (pointers - pointers[0],)
-    units, num_chunks = kernels.chunks_of(nnz, num_rows)
-    (counts,) = launch(
-        kernels.CSR_COUNT,
-        {**entries, "units_per_chunk": units},
-        {"counts": (num_chunks, num_rows)},
-        size,
-        dtype,
-    )
-    size = {"num_chunks": num_chunks, "num_rows": num_rows}
-    sums, totals = launch(
-        kernels.CSR_SCAN,
-        {"counts": counts, **size},
-        {"sums": (num_rows,), "totals": (-(-num_rows // kernels.TILE),)},
-        size,
-        dtype,
-    )
-    size = {"num_rows": num_rows}
-    arguments = {"sums": sums, "totals": totals, **size}
-    return launch(kernels.CSR_FINISH, arguments, outputs, size, dtype)
+    counts = run(launch, count_launch(rows, num_rows), dtype)["counts"]
+    scanned = run(launch, scan_launch(counts), dtype)
+    finished = run(launch, finish_launch(scanned["sums"], scanned["totals"]), dtype)
+    return (finished["pointers"],)
 
 
 _coo_to_csr = PlanPrimitive("coo_to_csr", _implementation, kernels=_kernels)

@@ -6,8 +6,14 @@ import torch
 from torch import Tensor
 
 from tritonsnap.ops.coo_to_csr.checks import check_arguments, pointer_bits
+from tritonsnap.ops.coo_to_csr.launches import (
+    count_launch,
+    finish_launch,
+    scan_launch,
+    search_launch,
+)
 from tritonsnap.ops.coo_to_csr.numpy import coo_to_csr as coo_to_csr_numpy
-from tritonsnap.ops.launch import launch
+from tritonsnap.ops.launch import launch, run
 
 
 def coo_to_csr(rows: Tensor, num_rows: int, *, indices_are_sorted: bool = False) -> Tensor:
@@ -37,43 +43,17 @@ def _(rows: Tensor, num_rows: int, indices_are_sorted: bool) -> Tensor:
 
 def row_pointers(rows: Tensor, num_rows: int, indices_are_sorted: bool) -> Tensor:
     """Launch the Triton kernels; rows out of range are counted in no pointer's difference."""
-    from tritonsnap.ops.coo_to_csr import kernels
-
-    nnz = rows.numel()
-    if nnz == 0 or num_rows == 0:
-        return rows.new_zeros(num_rows + 1, dtype=_pointer_dtype(rows))
-    pointers = rows.new_empty(num_rows + 1, dtype=_pointer_dtype(rows))
-    size = {"nnz": nnz, "num_rows": num_rows}
-    entries = {"rows": rows, **size}
+    dtype = _pointer_dtype(rows)
+    if rows.numel() == 0 or num_rows == 0:
+        return rows.new_zeros(num_rows + 1, dtype=dtype)
     if indices_are_sorted:
-        search = {**entries, "steps": nnz.bit_length(), "pointers": pointers}
-        launch(kernels.CSR_SEARCH, search, size, rows.dtype)
+        one = search_launch(rows, num_rows)
+        pointers = rows.new_empty(num_rows + 1, dtype=dtype)
+        launch(one.kernel, {**one.arguments, "pointers": pointers}, one.sizes, rows.dtype)
         return pointers
-    units, num_chunks = kernels.chunks_of(nnz, num_rows)
-    counts = rows.new_empty(num_chunks, num_rows, dtype=torch.int32)
-    launch(
-        kernels.CSR_COUNT,
-        {**entries, "units_per_chunk": units, "counts": counts},
-        size,
-        rows.dtype,
-    )
-    sums = pointers.new_empty(num_rows)
-    totals = pointers.new_empty(-(-num_rows // kernels.TILE))
-    size = {"num_chunks": num_chunks, "num_rows": num_rows}
-    launch(
-        kernels.CSR_SCAN,
-        {"counts": counts, **size, "sums": sums, "totals": totals},
-        size,
-        pointers.dtype,
-    )
-    size = {"num_rows": num_rows}
-    launch(
-        kernels.CSR_FINISH,
-        {"sums": sums, "totals": totals, **size, "pointers": pointers},
-        size,
-        pointers.dtype,
-    )
-    return pointers
+    counts = run(count_launch(rows, num_rows), rows.dtype, rows)["counts"]
+    scanned = run(scan_launch(counts), dtype, rows)
+    return run(finish_launch(scanned["sums"], scanned["totals"]), dtype, rows)["pointers"]
 
 
 @_coo_to_csr.register_fake

@@ -10,7 +10,8 @@ from jax import lax
 
 from tritonsnap.ops.canonical_kernels import floats, full_batch
 from tritonsnap.ops.gather_compressed.checks import check_arguments
-from tritonsnap.ops.jax_launch import Launch
+from tritonsnap.ops.gather_compressed.launches import gather_launch
+from tritonsnap.ops.jax_launch import Launch, run
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.jax_target import default_target
 from tritonsnap.sparsity.compression import Projection, Runs
@@ -54,28 +55,11 @@ def _kernels(
 ) -> tuple[Array, ...] | None:
     if floats(compressed) is None:
         return None
-    from tritonsnap.ops.gather_compressed import kernels
-
     index, runs = structure
-    *batch, colors, columns = compressed.shape
-    length = colors * columns
-    flat = full_batch(_flat(compressed), tuple(batch))
-    outputs = {"values": (len(flat), len(index))}
-    sizes = {"nnz": len(index), "length": length}
-    if runs is not None:
-        table = runs._asdict()
-        arguments = {"compressed": flat, **table, "num_columns": columns, **sizes}
-        lookup = {
-            "runs": len(runs.columns),
-            "columns": columns // len(runs.columns),
-            "support": len(index) // columns,
-            "batch": len(flat),
-        }
-        (values,) = launch(kernels.GATHER_RUNS, arguments, outputs, lookup, flat.dtype)
-    else:
-        arguments = {"compressed": flat, "index": index, **sizes, "batch": len(flat)}
-        lookup = {"nnz": len(index), "batch": len(flat)}
-        (values,) = launch(kernels.GATHER_INDEX, arguments, outputs, lookup, flat.dtype)
+    batch = compressed.shape[:-2]
+    flat = full_batch(_flat(compressed), batch)
+    one = gather_launch(flat, index, runs, compressed.shape[-1])
+    values = run(launch, one, flat.dtype)["values"]
     return (values.reshape(*batch, len(index)),)
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tritonsnap.ops.gather_compressed.checks import check_arguments
-from tritonsnap.ops.launch import launch
+from tritonsnap.ops.gather_compressed.launches import gather_launch
+from tritonsnap.ops.launch import run
 from tritonsnap.sparsity.compression import Projection, Runs
 
 
@@ -80,26 +81,10 @@ def _gather_compressed(compressed: Tensor, index: Tensor, runs: list[Tensor]) ->
 @_gather_compressed.register_kernel("cuda")
 def launch_kernels(compressed: Tensor, index: Tensor, runs: list[Tensor]) -> Tensor:
     """Launch the kernel for runs where there are any, else that for an index."""
-    from tritonsnap.ops.gather_compressed import kernels
-
     *batch, colors, columns = compressed.shape
     flat = compressed.reshape(-1, colors * columns).contiguous()
-    values = flat.new_empty(len(flat), len(index))
-    sizes = {"nnz": len(index), "length": flat.shape[1]}
-    if runs:
-        table = Runs(*runs)
-        arguments = {"compressed": flat, **table._asdict(), "num_columns": columns, **sizes}
-        lookup = {
-            "runs": len(table.columns),
-            "columns": columns // len(table.columns),
-            "support": len(index) // columns,
-            "batch": len(flat),
-        }
-        launch(kernels.GATHER_RUNS, {**arguments, "values": values}, lookup, flat.dtype)
-    else:
-        arguments = {"compressed": flat, "index": index, **sizes, "batch": len(flat)}
-        lookup = {"nnz": len(index), "batch": len(flat)}
-        launch(kernels.GATHER_INDEX, {**arguments, "values": values}, lookup, flat.dtype)
+    one = gather_launch(flat, index, Runs(*runs) if runs else None, columns)
+    values = run(one, flat.dtype, flat)["values"]
     return values.reshape(*batch, len(index))
 
 

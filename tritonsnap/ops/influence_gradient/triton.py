@@ -7,7 +7,7 @@ from torch import Tensor
 from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
 from tritonsnap.ops.canonical_launches import gradient_launch
 from tritonsnap.ops.device import batch_rows, device_packing
-from tritonsnap.ops.launch import launch
+from tritonsnap.ops.launch import run
 from tritonsnap.ops.masked_dsmm.triton import batch_shape, full_batch
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
@@ -38,6 +38,5 @@ def column_gradient(
     """delta^T J, ``[*batch, p]``, or ``[p]`` summed over the batch."""
     packing = device_packing(host, delta.device)
     one = gradient_launch(packing, batch_rows(delta, 1, batch), full_batch(j, batch), sum_batch)
-    gradient = j.new_empty(one.outputs["gradient"])
-    launch(one.kernel, {**one.arguments, "gradient": gradient}, one.sizes, j.dtype)
+    gradient = run(one, j.dtype, j)["gradient"]
     return gradient[0] if sum_batch else gradient.reshape(*batch, gradient.shape[-1])

@@ -8,7 +8,7 @@ from torch import Tensor
 from tritonsnap.ops.arguments import Form
 from tritonsnap.ops.canonical_launches import outer_launch
 from tritonsnap.ops.device import device_packing, device_pairs
-from tritonsnap.ops.launch import launch
+from tritonsnap.ops.launch import run
 from tritonsnap.ops.masked_dsmm.triton import full_batch
 from tritonsnap.plan.packing import Packing
 
@@ -24,9 +24,7 @@ def outer(packing: Packing, host: Packing, r: Tensor, x: Tensor) -> Tensor:
     x : [batch, padded nnz(x)]
     """
     one = outer_launch(packing, device_pairs(host, r.device), r, x)
-    out = r.new_empty(one.outputs["out"])
-    launch(one.kernel, {**one.arguments, "out": out}, one.sizes, r.dtype)
-    return out
+    return run(one, r.dtype, r)["out"]
 
 
 def entries_of_outer(

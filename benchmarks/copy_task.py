@@ -74,7 +74,9 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
                 curve.append((row.parameters["step"], row.number))
         for number, curve in enumerate(curves.values()):
             label = name if number == 0 else None
-            axes.step(*zip(*curve, strict=True), where="post", color=f"C{color}", label=label)
+            width = 1.5 * (len(METHODS) - color)  # so that equal curves are all seen
+            points = zip(*curve, strict=True)
+            axes.step(*points, where="post", color=f"C{color}", label=label, linewidth=width)
     axes.set_xlabel("time steps")
     axes.set_ylabel("bits to copy")
     axes.set_ylim(bottom=0)

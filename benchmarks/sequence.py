@@ -358,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part = f"{kind.__name__} {units} {density}"
         if time.monotonic() > end and not progress.has(part):
             note = {"units": units, "density": density, "note": "not run: the time was up"}
-            rows.append(Row(kind.__name__, "all", "s", note, value=0.0))
+            rows.append(Row(kind.__name__, "variants measured", "1", note, value=0.0))
             continue
         rows += progress.rows(
             part, partial(one_network, kind, units, density, options.repeats, options.budget)

@@ -8,8 +8,8 @@ import pytest
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-import tritonsnap as ts  # noqa: E402
-from tritonsnap.jax import (  # noqa: E402
+import tritonsnap as ts
+from tritonsnap.jax import (
     coo_to_csr,
     influence_gradient,
     influence_step,
@@ -19,7 +19,7 @@ from tritonsnap.jax import (  # noqa: E402
     masked_outer,
     sp_jacrev,
 )
-from tritonsnap.sparsity import Compression, Projection  # noqa: E402
+from tritonsnap.sparsity import Compression, Projection
 
 pytestmark = [
     pytest.mark.gpu,

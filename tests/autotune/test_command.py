@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
-from tritonsnap.autotune.command import main  # noqa: E402
-from tritonsnap.ops.kernel import declared_kernels  # noqa: E402
-from tritonsnap.tuning import TARGETS, ConfigFile, Entry, Milliseconds, bucket_of  # noqa: E402
+from tritonsnap.autotune.command import main
+from tritonsnap.ops.kernel import declared_kernels
+from tritonsnap.tuning import TARGETS, ConfigFile, Entry, Milliseconds, bucket_of
 
 KERNEL = next(kernel for kernel in declared_kernels() if kernel.name == "csr_finish")
 H200 = TARGETS[1]

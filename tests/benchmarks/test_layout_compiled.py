@@ -12,9 +12,9 @@ triton = pytest.importorskip("triton", reason="needs triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter cannot compile", allow_module_level=True)
 
-import triton.language as tl  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 
 @triton.jit

@@ -2,8 +2,8 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from benchmarks import sequence  # noqa: E402
-from tritonsnap import RNN, SnAp  # noqa: E402
+from benchmarks import sequence
+from tritonsnap import RNN, SnAp
 
 
 def test_the_masked_baseline_is_the_same_gradient(monkeypatch) -> None:

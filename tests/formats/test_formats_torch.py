@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
 from tritonsnap.sparsity import SparsityPattern
+
+torch = pytest.importorskip("torch")
 from tritonsnap.torch import from_sparse, to_coo, to_csc, to_csr
 
 PATTERNS = [

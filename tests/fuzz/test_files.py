@@ -17,14 +17,13 @@ import numpy as np
 import pytest
 
 import tritonsnap as ts
-from tritonsnap.jacobian.projection import JacobianProjection
-from tritonsnap.jacobian.torch import make_jacobian_projection
+from tritonsnap.jacobian.projection import JacobianProjection, build_projection
 from tritonsnap.kan import KAN, Trainer
 from tritonsnap.online.checkpoint import load_checkpoint, read_config, save_checkpoint
 from tritonsnap.sparsity.coloring import Coloring
 
 PATTERN = ts.SparsityPattern.random((5, 8), 0.4, 0)
-PROJECTION = make_jacobian_projection({"a": PATTERN.to_dense()})
+PROJECTION = build_projection([("['a']", PATTERN)], [], "auto", "largest_first", 0.8)
 TREE = {"weights": np.arange(6.0), "step": 3}
 
 

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-import torch
 from sparse_functions import CASES
+
+from tritonsnap.sparsity import SparsityPattern
+
+torch = pytest.importorskip("torch")
 from torch.func import functional_call, jacfwd, jacrev, jvp, vmap
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from tritonsnap.sparsity import SparsityPattern
 from tritonsnap.torch import (
     JacobianProjection,
     detect_pattern,

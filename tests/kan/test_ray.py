@@ -6,7 +6,7 @@ import pytest
 from tritonsnap.kan import KAN, Trainer, pearson
 
 ray = pytest.importorskip("ray", reason="ray is not installed (extra `distributed`)")
-from tritonsnap.kan.engines import ray as engine  # noqa: E402
+from tritonsnap.kan.engines import ray as engine
 
 QUIET = {"progress": False}
 

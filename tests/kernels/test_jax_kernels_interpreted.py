@@ -10,7 +10,7 @@ import torch
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-from tritonsnap.jax import (  # noqa: E402
+from tritonsnap.jax import (
     coo_to_csr,
     gather_compressed,
     influence_gradient,
@@ -21,20 +21,20 @@ from tritonsnap.jax import (  # noqa: E402
     masked_dsmm,
     masked_outer,
 )
-from tritonsnap.kan import KAN, Rule, train_step  # noqa: E402
-from tritonsnap.ops.jax_launch import kernel_call  # noqa: E402
-from tritonsnap.ops.masked_dsmm.jax import bind_product  # noqa: E402
-from tritonsnap.ops.primitive import PlanPrimitive  # noqa: E402
-from tritonsnap.plan import DsmmPlan, Regime  # noqa: E402
-from tritonsnap.plan.compressed import Compressed, CompressedStructure  # noqa: E402
-from tritonsnap.plan.factors import Factors, FactorStructure  # noqa: E402
-from tritonsnap.sparsity import (  # noqa: E402
+from tritonsnap.kan import KAN, Rule, train_step
+from tritonsnap.ops.jax_launch import kernel_call
+from tritonsnap.ops.masked_dsmm.jax import bind_product
+from tritonsnap.ops.primitive import PlanPrimitive
+from tritonsnap.plan import DsmmPlan, Regime
+from tritonsnap.plan.compressed import Compressed, CompressedStructure
+from tritonsnap.plan.factors import Factors, FactorStructure
+from tritonsnap.sparsity import (
     Compression,
     Projection,
     SparsityPattern,
     snap_pattern,
 )
-from tritonsnap.tuning import TARGETS  # noqa: E402
+from tritonsnap.tuning import TARGETS
 
 BATCH = 3
 UNITS = 9

@@ -7,7 +7,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from tritonsnap.ops.coo_to_csr import coo_to_csr  # noqa: E402
+from tritonsnap.ops.coo_to_csr import coo_to_csr
 
 
 @pytest.mark.parametrize("is_sorted", [False, True])

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tritonsnap.ops.coo_to_csr import coo_to_csr  # noqa: E402
-from tritonsnap.ops.coo_to_csr.torch import _coo_to_csr  # noqa: E402
+from tritonsnap.ops.coo_to_csr import coo_to_csr
+from tritonsnap.ops.coo_to_csr.torch import _coo_to_csr
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -7,15 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from tritonsnap.ops.gather_compressed import gather_compressed
+from tritonsnap.sparsity import Compression, Projection, SparsityPattern
+
+torch = pytest.importorskip("torch")
 from tritonsnap.ops.gather_compressed.torch import _Gather, _gather_compressed
 from tritonsnap.ops.gather_compressed.torch import gather_compressed as face
-from tritonsnap.sparsity import Compression, Projection, SparsityPattern
 
 LIBRARIES: dict[str, Callable[[Any], Any]] = {
     "numpy": np.asarray,

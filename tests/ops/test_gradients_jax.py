@@ -19,8 +19,8 @@ from tritonsnap import (
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-from tritonsnap.jax import lower_for  # noqa: E402
-from tritonsnap.tuning import TARGETS  # noqa: E402
+from tritonsnap.jax import lower_for
+from tritonsnap.tuning import TARGETS
 
 PLANS = [(1, None), (2, REGIMES[1]), (2, REGIMES[2])]
 BATCH = 2

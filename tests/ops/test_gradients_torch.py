@@ -20,15 +20,15 @@ from tritonsnap import (
 
 torch = pytest.importorskip("torch")
 
-from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
-from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 
-from tritonsnap.ops.influence_gradient.torch import _gradient  # noqa: E402
-from tritonsnap.ops.influence_update.torch import _compressed_update, _update  # noqa: E402
-from tritonsnap.ops.masked_dsmm.torch import _product  # noqa: E402
-from tritonsnap.ops.masked_outer.torch import _outer  # noqa: E402
-from tritonsnap.plan import torch_layout  # noqa: E402
-from tritonsnap.plan.torch_operator import call_key, find_call  # noqa: E402
+from tritonsnap.ops.influence_gradient.torch import _gradient
+from tritonsnap.ops.influence_update.torch import _compressed_update, _update
+from tritonsnap.ops.masked_dsmm.torch import _product
+from tritonsnap.ops.masked_outer.torch import _outer
+from tritonsnap.plan import torch_layout
+from tritonsnap.plan.torch_operator import call_key, find_call
 
 PLANS = [(1, None), (2, REGIMES[1]), (2, REGIMES[2])]
 BATCH = 2

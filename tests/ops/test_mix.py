@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from jax.test_util import check_grads
 
 from tritonsnap.ops.mix import mix
 from tritonsnap.sparsity import SparsityPattern
+
+torch = pytest.importorskip("torch")
 
 SMALL = SparsityPattern.random((6, 9), 0.2)
 LARGE = SMALL | SparsityPattern.random((6, 9), 0.3, 1)

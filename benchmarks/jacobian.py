@@ -59,7 +59,7 @@ def banded(size: int = 1000, width: int = 2) -> Case:
 
     def function(x: jax.Array) -> jax.Array:
         padded = jnp.pad(x, width)
-        return sum(jnp.sin((1 + k**2) * padded[width + k : width + k + size]) for k in offsets)  # type: ignore[return-value]
+        return sum(jnp.sin((1 + k**2) * padded[width + k : width + k + size]) for k in offsets)
 
     rows = np.concatenate([np.arange(size)] * len(offsets))
     cols = rows + np.repeat(offsets, size)

@@ -33,7 +33,7 @@ BASELINE = "loop over nonzeros (numba)"
 WORST_CHOICE = 1.5
 
 
-@numba.njit(cache=False)  # type: ignore[untyped-decorator]
+@numba.njit(cache=False)
 def nonzero_loop(
     d: Any, x: Any, x_indptr: Any, x_rows: Any, rows: Any, cols: Any, out: Any
 ) -> None:

@@ -20,8 +20,8 @@ from tritonsnap.sparsity.indices import index_dtype
 BLOCK = 128
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def naive_dsmm_kernel(  # type: ignore[no-untyped-def]
+@triton.jit
+def naive_dsmm_kernel(
     p_out,  # [batch, nnz]
     p_d,  # [batch, inner, inner]
     p_x,  # [batch, x_nnz]

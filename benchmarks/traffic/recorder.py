@@ -166,7 +166,7 @@ class _Argument:
         return cls(name, tensor.untyped_storage().data_ptr(), start, stop, itemsize)
 
 
-class _RecordingExecutor(interpreter.GridExecutor):  # type: ignore[misc]
+class _RecordingExecutor(interpreter.GridExecutor):
     """Runs the sampled programs of a launch and tells the builder what its arguments are."""
 
     grid: Any
@@ -185,7 +185,7 @@ class _RecordingExecutor(interpreter.GridExecutor):  # type: ignore[misc]
         builder.end_launch()
 
 
-class _RecordingBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
+class _RecordingBuilder(interpreter.InterpreterBuilder):
     """The interpreter's builder, taking notes."""
 
     def __init__(self, programs: int | None, padding: Mapping[str, NDArray[np.bool_]]) -> None:

@@ -100,7 +100,7 @@ def test_wrong_shapes_are_named(library: str) -> None:
     with pytest.raises(ValueError, match=r"`compressed` must have shape \[..., 1, 3\]"):
         gather_compressed(LIBRARIES[library](np.zeros((2, 3))), projection)
     with pytest.raises(TypeError, match="`projection`"):
-        gather_compressed(LIBRARIES[library](np.zeros((1, 3))), {"": projection})  # type: ignore[arg-type]
+        gather_compressed(LIBRARIES[library](np.zeros((1, 3))), {"": projection})
 
 
 GRADIENT_CASES = [

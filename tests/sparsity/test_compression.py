@@ -9,7 +9,7 @@ from tritonsnap.sparsity import Compression, SparsityPattern, color_columns, col
 
 
 def chosen(mask: SparsityPattern, **options: object) -> tuple[str, int]:
-    compression = Compression.of(mask, **options)  # type: ignore[arg-type]
+    compression = Compression.of(mask, **options)
     return compression.mode, compression.num_passes
 
 
@@ -45,9 +45,9 @@ def test_known_choices() -> None:
 
 def test_dense_masks_are_not_colored() -> None:
     nearly_full = SparsityPattern.random((6, 6), 0.9)
-    assert Compression.of(nearly_full).rows.order == "natural"  # type: ignore[union-attr]
+    assert Compression.of(nearly_full).rows.order == "natural"
     colored = Compression.of(nearly_full, dense_threshold=0.95)
-    assert (colored.rows or colored.columns).order == "largest_first"  # type: ignore[union-attr]
+    assert (colored.rows or colored.columns).order == "largest_first"
 
 
 def test_runs_are_pieces_of_equal_columns() -> None:

@@ -16,7 +16,7 @@ Continually Running Networks", Neural Computation 4(2), 1992: the same for exact
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
@@ -24,6 +24,7 @@ from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoin
 from tritonsnap.online.backend import (
     differentiate_loss,
     index_like,
+    materialized,
     matmul,
     product_over_time,
     reset_rows,
@@ -36,15 +37,14 @@ from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.chunk_adjoint import AdjointWeights, Path, along_groups, prepare_adjoint
 from tritonsnap.online.chunk_columns import Piece
-from tritonsnap.online.chunk_groups import Groups, Merged
+from tritonsnap.online.chunk_groups import Groups
+from tritonsnap.online.chunk_layout import Layout, no_columns, put_together, reordered, take_apart
 from tritonsnap.online.chunk_structure import Chunking, Elementwise
 from tritonsnap.online.trees import map_tree
 from tritonsnap.ops import influence_gradient
 
 if TYPE_CHECKING:
     from tritonsnap.online.snap import SnAp, SnApPrepared
-
-Blocks = tuple[Any, ...]
 
 
 class Prepared(NamedTuple):
@@ -83,6 +83,13 @@ class Stretch(NamedTuple):
         last = self.last.reshape(*self.last.shape, *(1,) * (values.ndim - 2))
         return xp.where(last, values, xp.zeros_like(values))
 
+    def sources_in_time(self) -> Any:
+        """[batch * (sources + 1), K]: each source over time; the last of each row is zero."""
+        xp = namespace_of(self.delta)
+        sources = xp.permute_dims(self.at_the_end(self.linear.sources), (1, 2, 0))
+        zero = xp.zeros_like(sources[:, :1])
+        return materialized(xp.concat([sources, zero], axis=1).reshape(-1, sources.shape[-1]))
+
     def without_resets(self, values: Any) -> Any:
         """Values [batch, ...], zero for the rows that are reset in the chunk."""
         if self.last is None:
@@ -105,19 +112,20 @@ def run_chunks(
     """`Learner.sequence` on checked arguments, chunk by chunk."""
     xp = namespace_of(xs)
     ready = _prepare(learner, chunking, params)
-    columns = learner.plan.packing_for(xs).column_shapes()
+    packing = learner.plan.packing_for(xs)
+    influence = take_apart(chunking, widened(carry))
     running = (
-        carry,
+        (carry.state, influence),
         xp.zeros((), dtype=xs.dtype),
-        tuple(xp.zeros(shape, dtype=xs.dtype) for shape in columns),
+        no_columns(influence, packing, xs),
         map_tree(xp.zeros_like, params),
         map_tree(xp.zeros_like, readout),
     )
 
     def body(running: Any, inputs: Any) -> tuple[Any, None]:
-        carry, *totals = running
-        carry, *new = _chunk(learner, chunking, ready, carry, inputs, loss_fn, readout)
-        return (carry, *map_tree(lambda one, other: one + other, totals, new)), None
+        before, *totals = running
+        after, *new = _chunk(learner, chunking, ready, *before, inputs, loss_fn, readout)
+        return (after, *map_tree(lambda one, other: one + other, totals, new)), None
 
     inputs = (xs, ys, mask, resets)
     length, steps = xs.shape[0], min(chunking.steps, xs.shape[0])
@@ -129,8 +137,10 @@ def run_chunks(
         running, _ = body(running, map_tree(lambda a: a[:steps], inputs))
     if whole * steps < length:
         running, _ = body(running, map_tree(lambda a: a[whole * steps :], inputs))
-    carry, loss, packed, gradients, readout_gradients = running
-    flat = learner.plan.packing_for(xs).unpack_columns(packed, like=loss)
+    (state, influence), loss, columns, gradients, readout_gradients = running
+    blocks, packed = put_together(chunking, packing, influence, columns)
+    carry = Carry(state, narrowed(blocks, carry), carry.step + length)
+    flat = packing.unpack_columns(tuple(packed), like=loss)
     gradients = map_tree(lambda one, other: one + other, gradients, learner.by_parameter(flat))
     return loss, gradients if readout is None else (gradients, readout_gradients), carry
 
@@ -148,12 +158,17 @@ def _chunk(
     learner: SnAp,
     chunking: Chunking,
     ready: Prepared,
-    carry: Carry,
+    state: Any,
+    influence: Layout,
     inputs: Any,
     loss_fn: Any,
     readout: Any,
-) -> tuple[Carry, Any, Blocks, Params, Any]:
-    """The carry behind a chunk, its loss, and its gradients: packed, by parameter, of readout."""
+) -> tuple[tuple[Any, Layout], Any, Layout, Params, Any]:
+    """State and influence behind a chunk, its loss, and its gradients.
+
+    The gradients are those that the influence at its begin has a part in, by columns; the others,
+    by parameter; those of the readout.
+    """
     xs, ys, mask, resets = inputs
     xp = namespace_of(xs)
 
@@ -162,50 +177,42 @@ def _chunk(
         linear = learner.cell.linearize(ready.steps.cell, reset_rows(state, reset), x)
         return linear.state, linear
 
-    state, linear = scan(forward, carry.state, (xs, resets))
+    state, linear = scan(forward, state, (xs, resets))
     loss, delta, of_readout = differentiate_loss(loss_fn, readout, linear.state, ys, mask)
-    influence = list(widened(carry))
-    shapes = learner.plan.packing_for(xs).column_shapes()
-    columns = [xp.zeros(shape, dtype=xs.dtype) for shape in shapes]
+    columns = no_columns(influence, learner.plan.packing_for(xs), xs)
     last = None
     if resets is not None:
-        influence = [reset_rows(block, resets[0]) for block in influence]
+        influence = map_tree(lambda block: reset_rows(block, resets[0]), influence)
         later = xp.flip(xp.cumsum(xp.flip(resets, axis=(0,)), 0), axis=(0,))
         last = xp.concat([later[1:] == 0, xp.ones_like(resets[:1])], axis=0)
     stretch = Stretch(linear, delta, resets, last)
+    blocks, totals = list(influence.blocks), list(columns.blocks)
+    groups = ()
     rows = []
     if chunking.elementwise:
         own, product = _along_diagonal(chunking, ready, stretch)
         rows.append(own[0])
         for one in chunking.elementwise:
             at = one.number
-            influence[at], columns[at] = _elementwise(
-                learner, one, influence[at], stretch, own, product
-            )
+            blocks[at], totals[at] = _elementwise(learner, one, blocks[at], stretch, own, product)
     elif chunking.own_row is not None:
         rows.append(xp.zeros_like(linear.state))
     if chunking.groups:
         paths = along_groups(chunking, learner.dynamics, ready.adjoint, stretch)
-        joined = {one.numbers: _joined(one, influence) for one in chunking.groups}
-        parts: dict[int, list[tuple[Any, Any]]] = {}
-        for group, path in zip(chunking.groups, paths, strict=True):
-            found = _groups(group, joined[group.numbers], stretch, path)
-            for number in group.numbers:
-                parts.setdefault(number, []).append(found)
-            rows.append(path.emitted[..., 0])
-        for merged in chunking.merged:
-            at = merged.number
-            influence[at], columns[at] = _merge(merged, parts[at], influence[at], columns[at])
+        rows += [path.adjoint for path in paths]
+        update = partial(_groups, stretch, stretch.sources_in_time())
+        groups = tuple(map(update, chunking.groups, influence.groups, paths))
     if chunking.stepped is not None:
-        _step_others(learner, chunking, ready, stretch, influence, columns)
+        _step_others(learner, chunking, ready, stretch, blocks, totals)
     adjoint = rows[0]
     if chunking.own_row is not None:
         adjoint = take_or_zero(xp.concat(rows, axis=-1), chunking.own_row)
     gradients = parameter_gradients(
         learner.cell, linear.sources, preactivation_adjoint(learner.cell, linear.gains, adjoint)
     )
-    carry = Carry(state, narrowed(influence, carry), carry.step + xs.shape[0])
-    return carry, loss, tuple(columns), gradients, of_readout
+    new = Layout(tuple(blocks), tuple(values for values, _ in groups))
+    columns = Layout(tuple(totals), tuple(values for _, values in groups))
+    return (state, new), loss, columns, gradients, of_readout
 
 
 def _along_diagonal(
@@ -253,42 +260,24 @@ def _elementwise(
         parts.append(product_over_time(product * gain, _shared_sources(stretch, piece)))
     new = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
     if one.order is not None:
-        new = _reordered(new[..., None, :], one.order)[..., 0, :]
+        new = reordered(new[..., None, :], one.order)[..., 0, :]
     return stretch.without_resets(rows(start[1])[..., None] * influence) + new, columns
 
 
-def _joined(one: Groups, influence: Sequence[Any]) -> Any:
-    """[batch, rows, C]: the rows of all blocks that groups are from, one behind the other."""
-    width = one.shape[-1]
-    found = []
-    for number in one.numbers:
-        block = influence[number]
-        xp = namespace_of(block)
-        block = block.reshape(block.shape[0], -1, block.shape[-1])
-        missing = width - block.shape[-1]
-        if missing:
-            zeros = xp.zeros((*block.shape[:-1], missing), dtype=block.dtype)
-            block = xp.concat([block, zeros], axis=-1)
-        found.append(block)
-    return found[0] if len(found) == 1 else xp.concat(found, axis=1)
-
-
-def _groups(one: Groups, influence: Any, stretch: Stretch, path: Path) -> tuple[Any, Any]:
-    """The rows [batch, G * S, C] of the new influence, and lambda_0^T J_0 [G, C] over the batch."""
-    xp = namespace_of(influence)
-    num_groups, size, num_units, width = one.shape
-    steps, batch = path.emitted.shape[:2]
-    if one.influence_rows is not None:
-        influence = take_or_zero(influence, one.influence_rows.reshape(-1), axis=-2)
-    influence = influence.reshape(batch, num_groups, size, width)
-    carried = matmul(xp.swapaxes(path.start, -1, -2), influence)  # [batch, G, 1 + S, C]
-    columns = sum_batch(carried[..., 0, :])
+def _groups(
+    stretch: Stretch, over_time: Any, one: Groups, influence: tuple[Any, ...], path: Path
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The new influence, and lambda_0^T J_0 [G, U * count] over the batch, for each piece."""
+    xp = namespace_of(stretch.delta)
+    num_groups, size, num_units, _ = one.shape
+    steps, batch = path.phi.shape[:2]
     parts = one.gain_row.shape[1]
-    phi = path.emitted[..., 1:].reshape(steps, batch, num_groups, parts, num_units, size)
+    phi = path.phi.reshape(steps, batch, num_groups, parts, num_units, size)
     phi = stretch.at_the_end(phi)
+    first = xp.swapaxes(path.first, -1, -2)  # [batch, G, S, lasting rows]
     products: dict[int, Any] = {}
-    pieces = []
-    for piece in one.pieces:
+    new, columns = [], []
+    for piece, values in zip(one.pieces, influence, strict=True):
         if piece.target not in products:
             gain = stretch.at_the_end(
                 take(stretch.linear.gains[..., piece.target, :], one.gain_row)
@@ -296,32 +285,15 @@ def _groups(one: Groups, influence: Any, stretch: Stretch, path: Path) -> tuple[
             terms = phi * gain[..., None]
             terms = terms[:, :, :, 0] if parts == 1 else terms.sum(axis=3)
             products[piece.target] = xp.moveaxis(terms, 0, -1)  # [batch, G, U, S, K]
-        pieces.append(_product_over_time(products[piece.target], piece, stretch))
-    new = pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=-1)
-    if one.order is not None:
-        new = _reordered(new, one.order)
-    new = new + stretch.without_resets(carried[..., 1:, :])
-    return new.reshape(batch, num_groups * size, width), columns
+        carried = matmul(first, values[:, :, : first.shape[-1]])
+        added = _product_over_time(products[piece.target], piece, stretch, over_time)
+        new.append(added + stretch.without_resets(carried))
+        gradient = matmul(path.first_adjoint[:, :, None], values)
+        columns.append(sum_batch(gradient[..., 0, :]))
+    return tuple(new), tuple(columns)
 
 
-def _merge(
-    merged: Merged, parts: list[tuple[Any, Any]], influence: Any, columns: Any
-) -> tuple[Any, Any]:
-    """A block of the influence, and one value for each of its columns, of those of its groups."""
-    xp = namespace_of(influence)
-    rows, groups = (
-        found[0] if len(found) == 1 else xp.concat(found, axis=-2)
-        for found in (list(one) for one in zip(*parts, strict=True))
-    )
-    if merged.rows is not None:
-        rows = take_or_zero(rows, merged.rows, axis=-2)
-    if merged.groups is not None:
-        groups = take(groups, merged.groups, axis=-2)
-    width = influence.shape[-1]
-    return rows[..., :width].reshape(influence.shape), groups[..., :width].reshape(columns.shape)
-
-
-def _product_over_time(weight: Any, piece: Piece, stretch: Stretch) -> Any:
+def _product_over_time(weight: Any, piece: Piece, stretch: Stretch, over_time: Any) -> Any:
     """[batch, G, S, U * count]: the sum over time of `weight` [batch, G, U, S, K] times sources."""
     xp = namespace_of(weight)
     batch, num_groups, num_units, size, steps = weight.shape
@@ -330,8 +302,9 @@ def _product_over_time(weight: Any, piece: Piece, stretch: Stretch) -> Any:
         product = matmul(weight.reshape(batch, num_groups * num_units * size, steps), shared)
         product = product.reshape(batch, num_groups, num_units, size, piece.count)
     else:
-        sources = xp.permute_dims(stretch.at_the_end(stretch.linear.sources), (1, 2, 0))
-        sources = take_or_zero(sources, piece.source, axis=-2)  # [batch, G, U, count, K]
+        begin = xp.arange(batch)[:, None, None, None] * (over_time.shape[0] // batch)
+        index = begin + index_like(weight, piece.source)
+        sources = take(over_time, index, axis=-2)  # [batch, G, U, count, K]
         product = matmul(weight, xp.swapaxes(sources, -1, -2))
     product = xp.swapaxes(product, 2, 3)  # [batch, G, S, U, count]
     return product.reshape(batch, num_groups, size, num_units * piece.count)
@@ -341,19 +314,6 @@ def _shared_sources(stretch: Stretch, piece: Piece) -> Any:
     """[K, batch, count]: the sources of a piece."""
     sources = stretch.linear.sources[..., piece.first : piece.first + piece.count]
     return stretch.at_the_end(sources)
-
-
-def _reordered(values: Any, order: Any) -> Any:
-    """[batch, G, S, C]: the columns `order` [G, C] of `values` [batch, G, S, L]."""
-    xp = namespace_of(values)
-    batch, num_groups, size, length = values.shape
-    if order.shape[1] == 0:
-        return values[..., :0]
-    row = xp.arange(num_groups * size).reshape(num_groups, size, 1) * (length + 1)
-    index = row + index_like(values, order)[:, None, :]
-    zero = xp.zeros((batch, num_groups, size, 1), dtype=values.dtype)
-    bordered = xp.concat([values, zero], axis=-1).reshape(batch, -1)
-    return take(bordered, index)
 
 
 def _step_others(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.backend import (
     add_to_first,
     index_like,
+    materialized,
     matmul,
     scan,
+    take,
     take_or_zero,
     zero_where,
 )
@@ -17,6 +20,7 @@ from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.chunk_groups import Gathered, Groups, Walked
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import DynamicsStructure
+from tritonsnap.online.trees import map_tree
 from tritonsnap.ops import masked_dsmm
 
 if TYPE_CHECKING:
@@ -39,18 +43,24 @@ class AdjointWeights(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What the adjoints ``[lambda | Phi^T]`` of some groups were.
+    """What the adjoints of some groups were.
 
     Attributes
     ----------
-    emitted : [K, batch, G * parts * U, 1 + S]
-        The rows of each group's own units, after each step.
-    start : [batch, G, S, 1 + S]
-        All rows, before the first step.
+    adjoint : [K, batch, G * parts * U]
+        lambda of each group's own rows, after each step.
+    first_adjoint : [batch, G, S]
+        lambda of all rows, before the first step.
+    phi : [K, batch, G * parts * U, S]
+        As `adjoint`, of Phi^T.
+    first : [batch, G, P, S]
+        The first P rows of Phi^T, before the first step; the others are zero.
     """
 
-    emitted: Any
-    start: Any
+    adjoint: Any
+    first_adjoint: Any
+    phi: Any
+    first: Any
 
 
 def prepare_adjoint(
@@ -64,12 +74,12 @@ def prepare_adjoint(
     if not gathered:
         return AdjointWeights(walked, ())
     terms = dynamics.dense_terms(params)
-    return AdjointWeights(walked, tuple(_at_supports(terms, support) for _, support in gathered))
+    return AdjointWeights(walked, tuple(_at_supports(terms, way.support) for _, way in gathered))
 
 
-def _gathered(chunking: Chunking) -> list[tuple[Groups, Any]]:
-    """The groups that are not walked, with their supports."""
-    return [(g, g.way.support) for g in chunking.groups if isinstance(g.way, Gathered)]
+def _gathered(chunking: Chunking) -> list[tuple[Groups, Gathered]]:
+    """The groups that are not walked."""
+    return [(g, g.way) for g in chunking.groups if isinstance(g.way, Gathered)]
 
 
 def _at_supports(terms: tuple[Any, ...], support: Any) -> tuple[Any, ...]:
@@ -86,100 +96,140 @@ def _at_supports(terms: tuple[Any, ...], support: Any) -> tuple[Any, ...]:
     return tuple(gathered)
 
 
+class _Steps(NamedTuple):
+    """What dense products read of each step; a row of zeros behind those of the state.
+
+    Attributes
+    ----------
+    gains : tuple of [K, rows + 1, batch]
+        What the rows of each term of D are multiplied by.
+    delta : [K, rows + 1, batch]
+        The gradient of each step's loss.
+    resets : bool [K, batch] or None
+        As in `Stretch`.
+    """
+
+    gains: tuple[Any, ...]
+    delta: Any
+    resets: Any
+
+    @classmethod
+    def of(cls, dynamics: DynamicsStructure, stretch: Stretch) -> _Steps:
+        gains = dynamics.term_gains(stretch.linear)
+        return cls(tuple(map(_by_row, gains)), _by_row(stretch.delta), stretch.resets)
+
+
+def _by_row(values: Any) -> Any:
+    """[K, rows + 1, batch], of values [K, batch, rows]."""
+    xp = namespace_of(values)
+    values = xp.swapaxes(values, 1, 2)
+    return materialized(xp.concat([values, xp.zeros_like(values[:, :1])], axis=1))
+
+
 def along_groups(
     chunking: Chunking, dynamics: DynamicsStructure, weights: AdjointWeights, stretch: Stretch
 ) -> list[Path]:
     """Carry the adjoints of all groups back through the chunk."""
-    batch = stretch.delta.shape[1]
-    ways: list[_Walks | _Dense] = [
-        _Dense(one, support, dynamics, matrices)
-        for (one, support), matrices in zip(_gathered(chunking), weights.gathered, strict=True)
-    ]
-    if chunking.adjoint is not None:
-        ways.append(_Walks(chunking, weights.walked))
-
-    linear = stretch.linear
-    inputs = (linear.gains, linear.own, stretch.delta, stretch.resets)
     found: dict[int, Path] = {}
-    for way in ways:  # one after the other: what a scan carries should fit into a cache
-
-        def back(block: Any, inputs: Any, way: _Walks | _Dense = way) -> tuple[Any, Any]:
-            gains, own, delta, reset = inputs
-            block = way.with_delta(block, delta)
-            step = Linearization(delta, gains, own, None)
-            return way.back(block, step, reset), way.own_rows(block)
-
-        block, emitted = scan(back, way.end(stretch.delta, batch), inputs, reverse=True)
-        found |= way.paths(block, emitted)
+    gathered = _gathered(chunking)
+    if gathered:
+        steps = _Steps.of(dynamics, stretch)
+        for (one, way), matrices in zip(gathered, weights.gathered, strict=True):
+            dense = _Dense(one, way, matrices)
+            found[id(one)] = Path(*dense.adjoint(steps), *dense.phi(steps))
+    if chunking.adjoint is not None:
+        found |= _Walks(chunking, weights.walked).paths(stretch)
     return [found[id(one)] for one in chunking.groups]
 
 
 class _Dense:
     """Groups whose adjoint is carried back by dense products.
 
-    With one term the weights serve the whole batch, and the adjoint is [G, S, batch, 1 + S]; else
-    D^T is made for each row of the batch, and it is [G, batch, S, 1 + S].
+    lambda is [G, S, batch]. With one term the weights serve the whole batch, and Phi^T is
+    [G, S, batch, S]; else D^T is made for each row of the batch, and it is [G, batch, S, S]. Once
+    so many steps are done, only those of its rows are kept that are not zero.
     """
 
-    def __init__(
-        self, one: Groups, support: Any, dynamics: DynamicsStructure, weights: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, one: Groups, way: Gathered, weights: tuple[Any, ...]) -> None:
         self.one = one
-        self.support = support
-        self.dynamics = dynamics
+        self.way = way
         self.weights = weights
         self.batch_axis = 2 if len(weights) == 1 else 1
 
-    def _placed(self, rows: Any) -> Any:
-        """Values [batch, G, S] in the order of the adjoint."""
-        xp = namespace_of(rows)
-        return xp.moveaxis(rows, 0, self.batch_axis)
+    def adjoint(self, steps: _Steps) -> tuple[Any, Any]:
+        """lambda: `Path.adjoint`, `Path.first_adjoint`."""
+        xp = namespace_of(steps.delta)
 
-    def end(self, delta: Any, batch: int) -> Any:
-        xp = namespace_of(delta)
+        def back(values: Any, inputs: _Steps) -> tuple[Any, Any]:
+            values = values + take(inputs.delta, self.way.support, axis=-2)
+            before = None
+            for gain, weight in zip(inputs.gains, self.weights, strict=True):
+                scaled = take(gain, self.way.support, axis=-2) * values
+                part = matmul(weight[:, 0], scaled)
+                before = part if before is None else before + part
+            if inputs.resets is not None:
+                before = zero_where(inputs.resets, before)
+            return before, self._own_rows(xp.moveaxis(values, -1, 0))
+
+        shape = (*self.one.shape[:2], steps.delta.shape[-1])
+        end = xp.zeros(shape, dtype=steps.delta.dtype)
+        first, own = scan(back, end, steps, reverse=True)
+        return own, xp.moveaxis(first, -1, 0)
+
+    def phi(self, steps: _Steps) -> tuple[Any, Any]:
+        """Phi^T: `Path.phi`, `Path.first`."""
+        xp = namespace_of(steps.delta)
         num_groups, size = self.one.shape[:2]
-        identity = xp.eye(size, 1 + size, k=1, dtype=delta.dtype)
-        start = xp.broadcast_to(identity, (batch, num_groups, size, 1 + size))
-        return xp.moveaxis(start, 0, self.batch_axis) + xp.zeros((1,), dtype=delta.dtype)
+        length, _, batch = steps.delta.shape
+        identity = xp.eye(size, dtype=steps.delta.dtype)
+        if self.batch_axis == 2:
+            identity = identity[:, None, :]
+        axes = [num_groups, size, size]
+        axes.insert(self.batch_axis, batch)
+        block = identity + xp.zeros(tuple(axes), dtype=steps.delta.dtype)
+        late = min(self.way.fading, length) if self.way.lasting < size else 0
+        parts = []
+        if late:
+            inputs = map_tree(lambda values: values[length - late :], steps)
+            block, own = scan(partial(self._back, size), block, inputs, reverse=True)
+            parts.append(own)
+        if late < length:
+            inputs = map_tree(lambda values: values[: length - late], steps)
+            rows = self.way.lasting if late else size
+            block = block[:, :rows] if self.batch_axis == 2 else block[:, :, :rows]
+            block, own = scan(partial(self._back, rows), block, inputs, reverse=True)
+            parts.insert(0, own)
+        own = parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
+        return own, xp.moveaxis(block, self.batch_axis, 0)
 
-    def with_delta(self, block: Any, delta: Any) -> Any:
-        return add_to_first(block, self._placed(take_or_zero(delta, self.support)))
-
-    def own_rows(self, block: Any) -> Any:
-        """The rows of each group's own units, still in the order of the adjoint."""
-        num_groups, size = self.one.shape[:2]
-        if self.one.unit_row is None:
-            own = self.one.gain_row.shape[1] * self.one.gain_row.shape[2]
-            return block[:, :own] if self.batch_axis == 2 else block[:, :, :own]
+    def _back(self, num_rows: int, block: Any, inputs: _Steps) -> tuple[Any, Any]:
+        """A step of the first rows of Phi^T; those of each group's own units, before it."""
         xp = namespace_of(block)
-        flat = xp.moveaxis(block, self.batch_axis, 0)
-        flat = flat.reshape(flat.shape[0], num_groups * size, 1 + size)
-        rows = take_or_zero(flat, self.one.unit_row.reshape(num_groups, -1), axis=-2)
-        return xp.moveaxis(rows, 0, self.batch_axis)
-
-    def back(self, block: Any, step: Linearization, reset: Any) -> Any:
-        gains = [
-            self._placed(take_or_zero(gain, self.support))
-            for gain in self.dynamics.term_gains(step)
-        ]
+        own = self._own_rows(xp.moveaxis(block, self.batch_axis, 0))
+        support = self.way.support[:, :num_rows]
+        gains = [take(gain, support, axis=-2) for gain in inputs.gains]  # [G, rows, batch]
+        weights = [weight[:, :, :num_rows, :num_rows] for weight in self.weights]
         if self.batch_axis == 2:
             wide = (gains[0][..., None] * block).reshape(*block.shape[:2], -1)
-            before = matmul(self.weights[0][:, 0], wide).reshape(block.shape)
+            before = matmul(weights[0][:, 0], wide).reshape(block.shape)
         else:
             matrix = None
-            for gain, weight in zip(gains, self.weights, strict=True):
-                part = gain[:, :, None, :] * weight
+            for gain, weight in zip(gains, weights, strict=True):
+                part = xp.moveaxis(gain, -1, 1)[:, :, None, :] * weight
                 matrix = part if matrix is None else matrix + part
             before = matmul(matrix, block)
-        if reset is None:
-            return before
-        return zero_where(reset.reshape(-1, *(1,) * (3 - self.batch_axis)), before)
+        if inputs.resets is not None:
+            before = zero_where(inputs.resets.reshape(-1, *(1,) * (3 - self.batch_axis)), before)
+        return before, own
 
-    def paths(self, block: Any, emitted: Any) -> dict[int, Path]:
-        xp = namespace_of(block)
-        emitted = xp.moveaxis(emitted, 1 + self.batch_axis, 1)
-        emitted = emitted.reshape(*emitted.shape[:2], -1, emitted.shape[-1])
-        return {id(self.one): Path(emitted, xp.moveaxis(block, self.batch_axis, 0))}
+    def _own_rows(self, values: Any) -> Any:
+        """[batch, G * parts * U, ...]: rows of values [batch, G, S, ...]."""
+        batch, num_groups, size, *rest = values.shape
+        _, parts, num_units = self.one.gain_row.shape
+        if self.one.unit_row is None:
+            return values[:, :, : parts * num_units].reshape(batch, -1, *rest)
+        values = values.reshape(batch, num_groups * size, *rest)
+        return take_or_zero(values, self.one.unit_row.reshape(-1), axis=-1 - len(rest))
 
 
 class _Walks:
@@ -195,8 +245,36 @@ class _Walks:
         )
         self.groups = [(g, g.way) for g in chunking.groups if isinstance(g.way, Walked)]
 
-    def end(self, delta: Any, batch: int) -> tuple[Any, ...]:
+    def paths(self, stretch: Stretch) -> dict[int, Path]:
+        """The adjoints ``[lambda | Phi^T]`` of all groups, carried back through the chunk."""
+        linear = stretch.linear
+
+        def back(blocks: tuple[Any, ...], inputs: Any) -> tuple[Any, Any]:
+            gains, own, delta, reset = inputs
+            blocks = tuple(
+                add_to_first(block, take_or_zero(delta, way.row))
+                for (_, way), block in zip(self.groups, blocks, strict=True)
+            )
+            rows = tuple(
+                take_or_zero(block, one.unit_row.reshape(-1), axis=-2)
+                for (one, _), block in zip(self.groups, blocks, strict=True)
+            )
+            return self._before(blocks, Linearization(delta, gains, own, None), reset), rows
+
+        inputs = (linear.gains, linear.own, stretch.delta, stretch.resets)
+        blocks, emitted = scan(back, self._end(stretch.delta), inputs, reverse=True)
+        found = {}
+        for (one, way), block, rows in zip(self.groups, blocks, emitted, strict=True):
+            num_groups, size = one.shape[:2]
+            if way.rows is not None:
+                block = take_or_zero(block, way.rows.reshape(-1), axis=-2)
+            block = block.reshape(-1, num_groups, size, block.shape[-1])
+            found[id(one)] = Path(rows[..., 0], block[..., 0], rows[..., 1:], block[..., 1:])
+        return found
+
+    def _end(self, delta: Any) -> tuple[Any, ...]:
         xp = namespace_of(delta)
+        batch = delta.shape[1]
         blocks = []
         shapes = self.plan.packing_for(delta).shapes("x")
         for (_, way), shape in zip(self.groups, shapes, strict=True):
@@ -205,30 +283,9 @@ class _Walks:
             blocks.append(identity + xp.zeros((batch, 1, 1), dtype=delta.dtype))
         return tuple(blocks)
 
-    def with_delta(self, blocks: tuple[Any, ...], delta: Any) -> tuple[Any, ...]:
-        return tuple(
-            add_to_first(block, take_or_zero(delta, way.row))
-            for (_, way), block in zip(self.groups, blocks, strict=True)
-        )
-
-    def own_rows(self, blocks: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(
-            take_or_zero(block, one.unit_row.reshape(-1), axis=-2)
-            for (one, _), block in zip(self.groups, blocks, strict=True)
-        )
-
-    def back(self, blocks: tuple[Any, ...], step: Linearization, reset: Any) -> tuple[Any, ...]:
+    def _before(self, blocks: tuple[Any, ...], step: Linearization, reset: Any) -> tuple[Any, ...]:
         d = self.dynamics.multiplied(self.weights, step, False)
         before = masked_dsmm(d, blocks, self.plan, form="values")
         if reset is None:
             return tuple(before)
         return tuple(zero_where(reset[:, None, None], block) for block in before)
-
-    def paths(self, blocks: tuple[Any, ...], emitted: tuple[Any, ...]) -> dict[int, Path]:
-        found = {}
-        for (one, way), block, rows in zip(self.groups, blocks, emitted, strict=True):
-            num_groups, size = one.shape[:2]
-            if way.rows is not None:
-                block = take_or_zero(block, way.rows.reshape(-1), axis=-2)
-            found[id(one)] = Path(rows, block.reshape(-1, num_groups, size, block.shape[-1]))
-        return found

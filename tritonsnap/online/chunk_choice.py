@@ -176,20 +176,22 @@ def _block_cost(
     walk = float(walks.costs.by_regime[Regime.WALK].sum())
     if not price.by_row:  # classes of rows are put together, and taken in the order of the block
         walk += 2 * price.element * float(np.prod(walks.shapes("x")[0]))
-    sizes = BlockRows.of(block, dynamics.cell.rows).sizes
-    terms = dynamics.num_terms
-    gathered, largest = 0.0, np.empty(len(sizes), np.int64)
-    for members in split_by_rows(sizes, terms, price):
-        largest[members] = sizes[members].max()
-        gathered += len(members) * gathered_step(int(sizes[members].max()), terms, price)
+    rows = BlockRows.of(block, packing.dynamics)
+    terms, num_lasting = dynamics.num_terms, rows.lasting.sum(axis=1)
+    gathered = 0.0
+    largest, lasting = np.empty(num_groups, np.int64), np.empty(num_groups, np.int64)
+    for members in split_by_rows(rows, terms, price):
+        size, last = int(rows.sizes[members].max()), int(num_lasting[members].max())
+        largest[members], lasting[members] = size, last
+        gathered += len(members) * gathered_step(size, last, terms, price)
     shared = terms == 1  # the whole batch by one product
-    products = len(sizes) * price.product
+    products = num_groups * price.product
     regime = Regime.DENSE if gathered + (0 if shared else products) <= walk else Regime.WALK
     if regime == Regime.WALK:
-        largest[:] = sizes.max()
-    rows = 1 + largest
+        largest[:] = lasting[:] = rows.sizes.max()
+    length = 1 + largest
     pieces, order = columns.pieces(gather=True)
-    emitted = int(rows.sum()) * num_units * len(dynamics.cell.parts)
+    emitted = int(length.sum()) * num_units * len(dynamics.cell.parts)
     targets = len({piece.target for piece in pieces})
     count = sum(piece.count for piece in pieces)
     gathered_sources = sum(piece.count for piece in pieces if piece.source is not None)
@@ -200,10 +202,10 @@ def _block_cost(
         chunk_step=(walk if regime == Regime.WALK else gathered)
         + (0 if shared or regime == Regime.WALK else products)
         + price.element * emitted * (2 + 2 * targets)
-        + price.multiply_add * num_units * count * float(rows.sum())
+        + price.multiply_add * num_units * count * float(length.sum())
         + price.element * num_groups * num_units * gathered_sources,
         chunk=num_groups * price.product
-        + price.multiply_add * width * float((largest * rows).sum())
+        + price.multiply_add * width * float((largest * (1 + lasting)).sum())
         + values * (4 * price.element + moved * price.element),
         values=values,
         kept=emitted,

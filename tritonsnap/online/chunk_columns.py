@@ -14,7 +14,7 @@ from tritonsnap.plan.blocks import Block, ElementwiseBlock
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.factors import FactorStructure
 
-_GATHERED = 4
+_GATHERED = 2
 """Sources are gathered for each unit where it has fewer than one in so many of them."""
 
 

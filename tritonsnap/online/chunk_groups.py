@@ -17,6 +17,7 @@ from tritonsnap.plan.compact import compact
 from tritonsnap.plan.cost import Target, group_costs, partition
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
+from tritonsnap.sparsity.pattern import SparsityPattern
 
 _LEAST_ROWS = 8
 """Sources are gathered for groups of so many rows, beside whose influence that is little."""
@@ -24,7 +25,10 @@ _LEAST_ROWS = 8
 _WIDER = 1.25
 """Blocks are seen as one if the widest has at most so many times the columns of any other."""
 
-_MOST_PARTS = 3
+_BATCH = 8
+"""The batch for which groups are split."""
+
+_MOST_PARTS = 8
 """Parts of a block whose adjoints are carried back by dense products."""
 
 
@@ -35,10 +39,14 @@ class Gathered:
     Attributes
     ----------
     support : [G, S]
-        The rows of each group, those of its own units first; one past the last at padding.
+        The rows of each group; one past the last at padding.
+    lasting, fading
+        Only the first so many rows of Phi^T are not zero, so many steps before the end.
     """
 
     support: Any
+    lasting: int
+    fading: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +78,12 @@ class Groups:
         Which blocks of the packing they are from.
     shape
         (G, S, U, C): groups, rows and units in each at most, columns.
-    pieces, order
-        As in `Elementwise`.
+    pieces
+        The columns, by maps: so they lie in memory during a sequence.
+    order : [G, C] or None
+        Where the block's columns lie among those of all pieces; None if they are in order.
+    inverse : [G, L] or None
+        Where the columns of all pieces lie among the block's, C if nowhere.
     way
         How the adjoint is carried back.
     unit_row : [G, parts, U] or None
@@ -88,6 +100,7 @@ class Groups:
     shape: tuple[int, int, int, int]
     pieces: tuple[Piece, ...]
     order: Any
+    inverse: Any
     way: Gathered | Walked
     unit_row: Any
     gain_row: Any
@@ -150,6 +163,11 @@ class BlockRows:
         Where they lie in the block; at padding `total`.
     sizes : int64 [G]
         How many they are.
+    lasting : bool [G, S]
+        The rows from which a path within the group leads to a cycle: those of Phi^T that are not
+        zero however far from the end.
+    fading : int64 [G]
+        How many steps from the end the others are zero.
     total
         Rows of the block, with its padding.
     """
@@ -157,16 +175,20 @@ class BlockRows:
     supports: NDArray[np.int64]
     places: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    lasting: NDArray[np.bool_]
+    fading: NDArray[np.int64]
     total: int
 
     @classmethod
-    def of(cls, block: Block, num_rows: int) -> BlockRows:
+    def of(cls, block: Block, dynamics: SparsityPattern) -> BlockRows:
         """Read them from a walk or a dense block."""
+        num_rows = dynamics.shape[0]
         if not isinstance(block, WalkBlock):
             supports = np.asarray(block.mask_support, np.int64)  # type: ignore[union-attr]
             inside = supports < num_rows
             places = np.where(inside, np.arange(supports.size).reshape(supports.shape), inside.size)
-            return cls(supports, places, inside.sum(axis=1), supports.size)
+            lasting = _lasting_rows(supports, dynamics)
+            return cls(supports, places, inside.sum(axis=1), *lasting, supports.size)
         total = len(block.mask_row)
         sizes = np.diff(block.mask_indptr.astype(np.int64))
         inside = np.arange(int(sizes.max(initial=0))) < sizes[:, None]
@@ -174,45 +196,86 @@ class BlockRows:
         supports[inside] = block.mask_row
         places = np.full(inside.shape, total, np.int64)
         places[inside] = np.arange(total)
-        return cls(supports, places, sizes, total)
+        return cls(supports, places, sizes, *_lasting_rows(supports, dynamics), total)
 
     @classmethod
-    def joined(cls, blocks: Sequence[Block], num_rows: int) -> BlockRows:
+    def joined(cls, blocks: Sequence[Block], dynamics: SparsityPattern) -> BlockRows:
         """Those of several blocks, one behind the other."""
-        parts = [cls.of(block, num_rows) for block in blocks]
+        parts = [cls.of(block, dynamics) for block in blocks]
         total, begin = sum(part.total for part in parts), 0
         size = max(part.supports.shape[1] for part in parts)
-        supports, places = [], []
+        supports, places, lasting = [], [], []
         for part in parts:
             width = ((0, 0), (0, size - part.supports.shape[1]))
             here = np.where(part.places < part.total, part.places + begin, total)
-            supports.append(np.pad(part.supports, width, constant_values=num_rows))
+            supports.append(np.pad(part.supports, width, constant_values=dynamics.shape[0]))
+            lasting.append(np.pad(part.lasting, width))
             places.append(np.pad(here, width, constant_values=total))
             begin += part.total
-        sizes = np.concatenate([part.sizes for part in parts])
-        return cls(np.concatenate(supports), np.concatenate(places), sizes, total)
+        return cls(
+            np.concatenate(supports),
+            np.concatenate(places),
+            np.concatenate([part.sizes for part in parts]),
+            np.concatenate(lasting),
+            np.concatenate([part.fading for part in parts]),
+            total,
+        )
 
     def take(self, members: NDArray[np.int64]) -> BlockRows:
         """Those of some groups."""
         size = int(self.sizes[members].max(initial=0))
-        supports, places = (table[members, :size] for table in (self.supports, self.places))
-        return BlockRows(supports, places, self.sizes[members], self.total)
+        return BlockRows(
+            *(table[members, :size] for table in (self.supports, self.places)),
+            self.sizes[members],
+            self.lasting[members, :size],
+            self.fading[members],
+            self.total,
+        )
+
+    def in_order(self, order: NDArray[np.int64]) -> BlockRows:
+        """The rows of each group in another order [G, S]."""
+        supports, places, lasting = (
+            np.take_along_axis(table, order, axis=1)
+            for table in (self.supports, self.places, self.lasting)
+        )
+        return replace(self, supports=supports, places=places, lasting=lasting)
 
 
-def split_by_rows(sizes: NDArray[np.int64], terms: int, price: Target) -> list[NDArray[np.int64]]:
+def _lasting_rows(
+    supports: NDArray[np.int64], dynamics: SparsityPattern
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """`BlockRows.lasting` and `BlockRows.fading`."""
+    num_rows = dynamics.shape[0]
+    reads = np.zeros((num_rows + 1, num_rows + 1), bool)
+    reads[dynamics.cols, dynamics.rows] = True
+    kinds, kind = np.unique(supports, axis=0, return_inverse=True)
+    lasting = kinds < num_rows
+    fading = np.zeros(len(kinds), np.int64)
+    for support, last, number in zip(kinds, lasting, range(len(kinds)), strict=True):
+        readers = reads[np.ix_(support, support)]
+        while not np.array_equal(left := last & readers[:, last].any(axis=1), last):
+            last[:] = left
+            fading[number] += 1
+    return lasting[kind], fading[kind]
+
+
+def split_by_rows(rows: BlockRows, terms: int, price: Target) -> list[NDArray[np.int64]]:
     """Groups whose adjoints are carried back together: few parts, with little padding."""
+    lasting = rows.lasting.sum(axis=1)
 
     def cost(items: NDArray[np.int64]) -> float:
-        return len(items) * gathered_step(int(sizes[items].max()), terms, price)
+        size, last = int(rows.sizes[items].max()), int(lasting[items].max())
+        return len(items) * gathered_step(size, last, terms, price)
 
-    return partition(sizes, cost, _MOST_PARTS, price.block)
+    keys = rows.sizes * (lasting.max(initial=0) + 1) + lasting
+    return partition(keys, cost, _MOST_PARTS, price.block / _BATCH)
 
 
-def gathered_step(size: int, terms: int, price: Target) -> float:
+def gathered_step(size: int, lasting: int, terms: int, price: Target) -> float:
     """Nanoseconds that dense products take to carry the adjoint of `size` rows one step back."""
-    made = 0.0 if terms == 1 else terms * price.element * size**2  # D[S, S]
-    products = price.multiply_add * size**2 * (1 + size)
-    return made + products + 2 * price.element * size * (1 + size)
+    made = 0.0 if terms == 1 else terms * price.element * lasting**2  # D[S, S]
+    products = price.multiply_add * size * (lasting**2 + terms * size)
+    return made + products + 2 * price.element * size * (1 + lasting)
 
 
 def build_groups(
@@ -233,16 +296,13 @@ def build_groups(
         own[np.arange(num_groups)[:, None], columns.units] = True
         unit = np.where(rows.supports < num_rows, rows.supports % cell.hidden, cell.hidden)
         mine = np.take_along_axis(own, unit, axis=1)
-        order = np.argsort(~mine, axis=1, kind="stable")
-        rows = replace(
-            rows,
-            supports=np.take_along_axis(rows.supports, order, axis=1),
-            places=np.take_along_axis(rows.places, order, axis=1),
-        )
+        rows = replace(rows, lasting=rows.lasting | mine)
+        rows = rows.in_order(np.lexsort((~rows.lasting, ~mine)))
     inside = rows.supports < num_rows
     place = np.arange(rows.supports.size).reshape(rows.supports.shape)
     total = rows.supports.size
-    way: Gathered | Walked = Gathered(compact(rows.supports))
+    lasting = int(rows.lasting.sum(axis=1).max()) if first else rows.supports.shape[1]
+    way: Gathered | Walked = Gathered(compact(rows.supports), lasting, int(rows.fading.max()))
     if walk is not None:
         total = int(inside.sum())
         place = np.full(rows.supports.shape, total, np.int64)
@@ -267,12 +327,21 @@ def build_groups(
         shape=(num_groups, rows.supports.shape[1], num_units, columns.column.shape[1]),
         pieces=pieces,
         order=order,
+        inverse=None if order is None else _inverse(order, pieces, num_units),
         way=way,
         unit_row=None if unit_row is None else compact(unit_row),
         gain_row=compact(gain_row),
         influence_rows=None if in_order else compact(rows.places),
     )
     return groups, rows
+
+
+def _inverse(order: Any, pieces: Sequence[Piece], num_units: int) -> Any:
+    """`Groups.inverse`."""
+    (num_groups, width), length = order.shape, num_units * sum(piece.count for piece in pieces)
+    inverse = np.full((num_groups, length + 1), width, np.int64)
+    np.put_along_axis(inverse, order.astype(np.int64), np.arange(width)[None, :], axis=1)
+    return compact(inverse[:, :length])
 
 
 def join_blocks(packing: Packing, numbers: Sequence[int]) -> list[tuple[int, ...]]:

@@ -140,14 +140,14 @@ class Chunking:
         owners: list[Columns] = []
         others = [number for number in several if number not in walked]
         for numbers in [(number,) for number in walked] + join_blocks(packing, others):
-            rows = BlockRows.joined([packing.blocks[n] for n in numbers], cell.rows)
+            rows = BlockRows.joined([packing.blocks[n] for n in numbers], packing.dynamics)
             table = joined_columns([packing.blocks[n] for n in numbers])
             walk: WalkBlock | None = None
             members = [np.arange(len(rows.sizes))]
             if numbers[0] in walked:
                 walk = next(walks)
             else:
-                members = split_by_rows(rows.sizes, dynamics.num_terms, price)
+                members = split_by_rows(rows, dynamics.num_terms, price)
             own = [Columns(structure, cell, table[some]) for some in members]
             parts = [
                 build_groups(numbers, one, cell, rows.take(some), walk)

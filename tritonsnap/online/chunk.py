@@ -284,7 +284,8 @@ def _groups(
             )
             terms = phi * gain[..., None]
             terms = terms[:, :, :, 0] if parts == 1 else terms.sum(axis=3)
-            products[piece.target] = xp.moveaxis(terms, 0, -1)  # [batch, G, U, S, K]
+            # [batch, G, U, S, K]
+            products[piece.target] = materialized(xp.moveaxis(terms, 0, -1))
         carried = matmul(first, values[:, :, : first.shape[-1]])
         added = _product_over_time(products[piece.target], piece, stretch, over_time)
         new.append(added + stretch.without_resets(carried))

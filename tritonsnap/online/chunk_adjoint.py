@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
@@ -187,40 +186,50 @@ class _Dense:
         axes = [num_groups, size, size]
         axes.insert(self.batch_axis, batch)
         block = identity + xp.zeros(tuple(axes), dtype=steps.delta.dtype)
+        parts = [self._own_rows(xp.moveaxis(block, self.batch_axis, 0))[None]]
+        if self.batch_axis == 2:  # each step scales what it leaves to the one before it
+            (gain,) = steps.gains
+            block = self._scaled(block, gain[-1])
+            earlier = xp.concat([xp.ones_like(gain[:1]), gain[:-1]], axis=0)
+            steps = steps._replace(gains=(earlier,))
         late = min(self.way.fading, length) if self.way.lasting < size else 0
-        parts = []
         if late:
             inputs = map_tree(lambda values: values[length - late :], steps)
-            block, own = scan(partial(self._back, size), block, inputs, reverse=True)
-            parts.append(own)
+            block, own = scan(self._back, block, inputs, reverse=True)
+            parts.insert(0, own)
         if late < length:
             inputs = map_tree(lambda values: values[: length - late], steps)
-            rows = self.way.lasting if late else size
-            block = block[:, :rows] if self.batch_axis == 2 else block[:, :, :rows]
-            block, own = scan(partial(self._back, rows), block, inputs, reverse=True)
+            if late:
+                last = self.way.lasting
+                block = block[:, :last] if self.batch_axis == 2 else block[:, :, :last]
+            block, own = scan(self._back, block, inputs, reverse=True)
             parts.insert(0, own)
-        own = parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
-        return own, xp.moveaxis(block, self.batch_axis, 0)
+        parts[0] = parts[0][1:]
+        return xp.concat(parts, axis=0), xp.moveaxis(block, self.batch_axis, 0)
 
-    def _back(self, num_rows: int, block: Any, inputs: _Steps) -> tuple[Any, Any]:
-        """A step of the first rows of Phi^T; those of each group's own units, before it."""
+    def _back(self, block: Any, inputs: _Steps) -> tuple[Any, Any]:
+        """A step of the first rows of Phi^T; those of each group's own units, behind it."""
         xp = namespace_of(block)
-        own = self._own_rows(xp.moveaxis(block, self.batch_axis, 0))
-        support = self.way.support[:, :num_rows]
-        gains = [take(gain, support, axis=-2) for gain in inputs.gains]  # [G, rows, batch]
+        num_rows = block.shape[3 - self.batch_axis]
         weights = [weight[:, :, :num_rows, :num_rows] for weight in self.weights]
         if self.batch_axis == 2:
-            wide = (gains[0][..., None] * block).reshape(*block.shape[:2], -1)
+            wide = block.reshape(*block.shape[:2], -1)
             before = matmul(weights[0][:, 0], wide).reshape(block.shape)
         else:
             matrix = None
-            for gain, weight in zip(gains, weights, strict=True):
-                part = xp.moveaxis(gain, -1, 1)[:, :, None, :] * weight
+            for gain, weight in zip(inputs.gains, weights, strict=True):
+                scale = xp.moveaxis(take(gain, self.way.support[:, :num_rows], axis=-2), -1, 1)
+                part = scale[:, :, None, :] * weight
                 matrix = part if matrix is None else matrix + part
             before = matmul(matrix, block)
         if inputs.resets is not None:
             before = zero_where(inputs.resets.reshape(-1, *(1,) * (3 - self.batch_axis)), before)
-        return before, own
+        own = self._own_rows(xp.moveaxis(before, self.batch_axis, 0))
+        return before if self.batch_axis == 1 else self._scaled(before, inputs.gains[0]), own
+
+    def _scaled(self, block: Any, gain: Any) -> Any:
+        """Rows [G, rows, batch, S] times their gains [rows of the state + 1, batch]."""
+        return take(gain, self.way.support[:, : block.shape[1]], axis=-2)[..., None] * block
 
     def _own_rows(self, values: Any) -> Any:
         """[batch, G * parts * U, ...]: rows of values [batch, G, S, ...]."""

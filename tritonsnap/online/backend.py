@@ -79,15 +79,6 @@ def product_over_time(weights: Any, sources: Any) -> Any:
     return xp.moveaxis(weights, 0, -1) @ xp.moveaxis(sources, 0, 1)
 
 
-def materialized(array: Any) -> Any:
-    """The array; in JAX laid into memory, not computed again by whatever reads it."""
-    if library_of(array) == "jax":
-        from jax import lax
-
-        return lax.optimization_barrier(array)
-    return array
-
-
 def sum_batch(array: Any) -> Any:
     """Sum over the first axis; in JAX written out, where XLA's reduction is slow."""
     if library_of(array) == "jax":

@@ -24,7 +24,6 @@ from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoin
 from tritonsnap.online.backend import (
     differentiate_loss,
     index_like,
-    materialized,
     matmul,
     product_over_time,
     reset_rows,
@@ -88,7 +87,7 @@ class Stretch(NamedTuple):
         xp = namespace_of(self.delta)
         sources = xp.permute_dims(self.at_the_end(self.linear.sources), (1, 2, 0))
         zero = xp.zeros_like(sources[:, :1])
-        return materialized(xp.concat([sources, zero], axis=1).reshape(-1, sources.shape[-1]))
+        return xp.concat([sources, zero], axis=1).reshape(-1, sources.shape[-1])
 
     def without_resets(self, values: Any) -> Any:
         """Values [batch, ...], zero for the rows that are reset in the chunk."""
@@ -284,8 +283,7 @@ def _groups(
             )
             terms = phi * gain[..., None]
             terms = terms[:, :, :, 0] if parts == 1 else terms.sum(axis=3)
-            # [batch, G, U, S, K]
-            products[piece.target] = materialized(xp.moveaxis(terms, 0, -1))
+            products[piece.target] = xp.moveaxis(terms, 0, -1)  # [batch, G, U, S, K]
         carried = matmul(first, values[:, :, : first.shape[-1]])
         added = _product_over_time(products[piece.target], piece, stretch, over_time)
         new.append(added + stretch.without_resets(carried))

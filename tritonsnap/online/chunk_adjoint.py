@@ -8,7 +8,6 @@ from tritonsnap.arrays import namespace_of
 from tritonsnap.online.backend import (
     add_to_first,
     index_like,
-    materialized,
     matmul,
     scan,
     take,
@@ -122,7 +121,7 @@ def _by_row(values: Any) -> Any:
     """[K, rows + 1, batch], of values [K, batch, rows]."""
     xp = namespace_of(values)
     values = xp.swapaxes(values, 1, 2)
-    return materialized(xp.concat([values, xp.zeros_like(values[:, :1])], axis=1))
+    return xp.concat([values, xp.zeros_like(values[:, :1])], axis=1)
 
 
 def along_groups(

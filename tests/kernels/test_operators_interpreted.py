@@ -117,3 +117,33 @@ def test_device_kernels_equal_the_cpu_with_derivatives(
         for one, other in zip(tensors, expected[name], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, msg=name)
     assert set(launched) == set(launchers)
+
+
+NONE, FULL = SparsityPattern.from_coo([], [], (5, 7)), SparsityPattern.full((5, 7))
+EMPTY_PLANS = {
+    "no values": DsmmPlan(NONE, NONE),
+    "nothing read": DsmmPlan(NONE, FULL),
+    "nothing written": DsmmPlan(FULL, NONE),
+    "no columns": DsmmPlan(*[SparsityPattern.from_coo([], [], (5, 0))] * 2),
+    "no batch row": DsmmPlan(FULL, FULL),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_PLANS)
+def test_empty_operands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, batch = EMPTY_PLANS[name], 0 if name == "no batch row" else 2
+    x, r = (torch.ones(batch, pattern.nnz) for pattern in (plan.x, plan.mask))
+    d, entries, delta = torch.ones(5, 5), torch.ones(batch, plan.dynamics.nnz), torch.ones(batch, 5)
+    calls = (
+        lambda: masked_dsmm(d, x, plan),
+        lambda: masked_dsmm(entries, x, plan),
+        lambda: influence_update(d, x, r, plan),
+        lambda: masked_outer(r, x, plan),
+        lambda: masked_outer(r, x, plan, form="dense"),
+        lambda: influence_gradient(delta, r, plan),
+        lambda: influence_gradient(delta, r, plan, sum_batch=True),
+    )
+    expected = [call() for call in calls]
+    on_device(monkeypatch)
+    for one, other in zip([call() for call in calls], expected, strict=True):
+        torch.testing.assert_close(one, other)

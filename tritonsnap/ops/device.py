@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -72,7 +73,13 @@ def batch_rows(array: Tensor, own_axes: int, batch: tuple[int, ...]) -> Tensor:
     lead = array.shape[: array.ndim - own_axes]
     if all(size == 1 for size in lead):
         return array.reshape(1, *own).contiguous()
-    return array.expand(*batch, *own).reshape(-1, *own).contiguous()
+    return array.expand(*batch, *own).reshape(math.prod(batch), *own).contiguous()
+
+
+def full_batch(values: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """A contiguous ``[batch, values]``, repeated along batch axes that it lacks."""
+    size = values.shape[-1]
+    return values.expand(*batch, size).reshape(math.prod(batch), size).contiguous()
 
 
 class DeviceDynamics:

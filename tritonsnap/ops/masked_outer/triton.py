@@ -7,9 +7,8 @@ from torch import Tensor
 
 from tritonsnap.ops.arguments import Form
 from tritonsnap.ops.canonical_launches import outer_launch
-from tritonsnap.ops.device import device_packing, device_pairs
+from tritonsnap.ops.device import device_packing, device_pairs, full_batch
 from tritonsnap.ops.launch import run
-from tritonsnap.ops.masked_dsmm.triton import full_batch
 from tritonsnap.plan.packing import Packing
 
 

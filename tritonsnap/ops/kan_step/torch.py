@@ -64,7 +64,8 @@ def gram(
     if not _runs_kernels(*operands):
         return hats.gram(*operands, **knots, inner_gain=inner_gain, outer_gain=outer_gain)
     gains = slopes.new_tensor([inner_gain, outer_gain])
-    one = gram_launch(*(operand.contiguous() for operand in operands), gains, **knots)
+    inner, outer, own = (operand.contiguous() for operand in operands)
+    one = gram_launch(inner, outer, own, gains, **knots)
     return run(one, slopes.dtype, slopes)["gram"]
 
 

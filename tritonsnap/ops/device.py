@@ -63,7 +63,7 @@ def device_pairs(host: Packing, device: torch.device) -> OuterPairs:
         moved = {
             name: torch.from_numpy(getattr(pairs, name)).to(device) for name in OuterPairs.ARRAYS
         }
-        copies[device] = OuterPairs(**moved)
+        copies[device] = OuterPairs(pairs.tile, **moved)
     return copies[device]
 
 

@@ -47,8 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tqdm(total=len(cases) * len(known), unit="case") as progress:
         for density, batch in cases:
             problem = snap_problem(options.hidden, density, batch, options.order)
-            programs = options.programs or _enough_programs(problem)
+            enough = _enough_programs(problem)
             for kernel in known:
+                programs = options.programs or min(enough, kernel.most_programs)
                 progress.set_postfix_str(f"{kernel.name}, density {density:g}, batch {batch}")
                 traffic = measure_traffic(kernel, problem, programs)
                 found[kernel.name, density, batch] = traffic

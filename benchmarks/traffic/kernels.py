@@ -114,7 +114,7 @@ MASKED_DSMM = Kernel("masked_dsmm", _ours(_product, ALONE))
 INFLUENCE_UPDATE = Kernel("influence_update", _ours(_update, ALONE))
 SNAP1_STEP = Kernel("snap1_step", _ours(_snap1, INFLUENCE))
 INFLUENCE_GRADIENT = Kernel("influence_gradient", _ours(_gradient, ("j",)))
-MASKED_OUTER = Kernel("masked_outer", _ours(_outer, ("r", "x"), _is_tiled))
+MASKED_OUTER = Kernel("masked_outer", _ours(_outer, ("r", "x"), _is_tiled), most_programs=4)
 GATHER_COMPRESSED = Kernel("gather_compressed", _gather)
 
 KERNELS = (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from tritonsnap.ops.arguments import Form
 from tritonsnap.ops.canonical_launches import outer_launch, outer_values
-from tritonsnap.ops.device import device_packing, device_pairs, full_batch
+from tritonsnap.ops.device import device_entries, device_packing, device_pairs, full_batch
 from tritonsnap.ops.launch import run
 from tritonsnap.plan.packing import Packing
 
@@ -40,10 +39,8 @@ def entries_of_outer(
         return values
     pattern = host.dynamics
     if pattern.nnz == math.prod(pattern.shape):
-        return values.unflatten(-1, pattern.shape[::-1]).mT
-    rows, cols = (
-        torch.from_numpy(part.astype("int64")).to(r.device) for part in (pattern.rows, pattern.cols)
-    )
+        return values.reshape(*batch, *pattern.shape[::-1]).mT
+    rows, cols = device_entries(packing, r.device)
     matrix = values.new_zeros(*batch, *pattern.shape)
     matrix[..., rows, cols] = values
     return matrix

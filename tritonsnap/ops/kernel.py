@@ -189,8 +189,8 @@ class Kernel:
         grid = self.grid(arguments)
         if max(grid[1:], default=0) > MOST_PROGRAMS:
             raise ValueError(
-                f"`{self.name}` needs a grid of {grid}, but a GPU takes at most {MOST_PROGRAMS} along "
-                "its second and third axis: give fewer batch rows (or rows) at once"
+                f"`{self.name}` needs a grid of {grid}, but a GPU takes at most {MOST_PROGRAMS} "
+                "along its second and third axis: give fewer batch rows (or rows) at once"
             )
         return grid
 

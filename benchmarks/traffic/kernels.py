@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.naive import NaiveDsmm
 from benchmarks.traffic.model import Kernel, Run
 from benchmarks.traffic.problem import Problem
+from tritonsnap.ops.coo_to_csr.torch import row_pointers
 from tritonsnap.ops.device import device_packing
 from tritonsnap.ops.gather_compressed.torch import launch_kernels
 from tritonsnap.ops.influence_gradient.triton import influence_gradient
@@ -104,6 +105,12 @@ def _gather(problem: Problem) -> Run:
     return Run(lambda: launch_kernels(compressed, index, runs), ("values",))
 
 
+def _row_pointers(problem: Problem) -> Run:
+    """The row pointers of a Jacobian with the influence's pattern; its rows stand for J."""
+    rows = torch.from_numpy(problem.mask.rows.astype(np.int32))
+    return Run(lambda: row_pointers(rows, problem.mask.shape[0], False), ("rows",))
+
+
 def _snap1(problem: Problem, plan: DsmmPlan, d: torch.Tensor) -> object:
     delta = torch.zeros(problem.batch, problem.dynamics.shape[0])
     return snap1_step(d, _packed(problem, plan), _factors(problem, plan), delta, plan)
@@ -116,9 +123,10 @@ SNAP1_STEP = Kernel("snap1_step", _ours(_snap1, INFLUENCE))
 INFLUENCE_GRADIENT = Kernel("influence_gradient", _ours(_gradient, ("j",)))
 MASKED_OUTER = Kernel("masked_outer", _ours(_outer, ("r", "x"), _is_tiled), most_programs=4)
 GATHER_COMPRESSED = Kernel("gather_compressed", _gather)
+COO_TO_CSR = Kernel("coo_to_csr", _row_pointers)
 
 KERNELS = (
     *(NAIVE, MASKED_DSMM, INFLUENCE_UPDATE, INFLUENCE_GRADIENT),
-    *(MASKED_OUTER, GATHER_COMPRESSED),
+    *(MASKED_OUTER, GATHER_COMPRESSED, COO_TO_CSR),
 )
 """Those of the sweep; for SnAp-1 `SNAP1_STEP` as well."""

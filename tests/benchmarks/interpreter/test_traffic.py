@@ -6,6 +6,7 @@ import torch
 from benchmarks.roofline import DEVICES, H200
 from benchmarks.traffic.__main__ import main
 from benchmarks.traffic.kernels import (
+    COO_TO_CSR,
     GATHER_COMPRESSED,
     INFLUENCE_GRADIENT,
     INFLUENCE_UPDATE,
@@ -132,6 +133,13 @@ def test_a_gradient_reads_the_influence_once_and_a_gather_writes_it_once():
         traffic = measure_traffic(kernel, problem)
         assert 2 * traffic.influence.useful == problem.influence_bytes
         assert traffic.influence.efficiency > 0.9
+
+
+def test_row_pointers_read_the_rows_once():
+    problem = snap_problem(hidden=64, density=0.2, batch=1)
+    traffic = measure_traffic(COO_TO_CSR, problem)
+    assert traffic.influence.useful == 4 * problem.mask.nnz
+    assert traffic.l2_ratio < 0.6
 
 
 def test_an_outer_product_reads_both_influences_once_for_each_tile_of_d():

@@ -122,8 +122,8 @@ def run_chunks(
     )
 
     def body(running: Any, inputs: Any) -> tuple[Any, None]:
-        before, *totals = running
-        after, *new = _chunk(learner, chunking, ready, *before, inputs, loss_fn, readout)
+        (state, influence), *totals = running
+        after, *new = _chunk(learner, chunking, ready, state, influence, inputs, loss_fn, readout)
         return (after, *map_tree(lambda one, other: one + other, totals, new)), None
 
     inputs = (xs, ys, mask, resets)
@@ -186,7 +186,7 @@ def _chunk(
         last = xp.concat([later[1:] == 0, xp.ones_like(resets[:1])], axis=0)
     stretch = Stretch(linear, delta, resets, last)
     blocks, totals = list(influence.blocks), list(columns.blocks)
-    groups = ()
+    groups: tuple[tuple[Any, Any], ...] = ()
     rows = []
     if chunking.elementwise:
         own, product = _along_diagonal(chunking, ready, stretch)

@@ -25,10 +25,7 @@ _LEAST_ROWS = 8
 _WIDER = 1.25
 """Blocks are seen as one if the widest has at most so many times the columns of any other."""
 
-_BATCH = 8
-"""The batch for which groups are split."""
-
-_MOST_PARTS = 8
+_MOST_PARTS = 4
 """Parts of a block whose adjoints are carried back by dense products."""
 
 
@@ -225,7 +222,8 @@ class BlockRows:
         """Those of some groups."""
         size = int(self.sizes[members].max(initial=0))
         return BlockRows(
-            *(table[members, :size] for table in (self.supports, self.places)),
+            self.supports[members, :size],
+            self.places[members, :size],
             self.sizes[members],
             self.lasting[members, :size],
             self.fading[members],
@@ -234,11 +232,12 @@ class BlockRows:
 
     def in_order(self, order: NDArray[np.int64]) -> BlockRows:
         """The rows of each group in another order [G, S]."""
-        supports, places, lasting = (
-            np.take_along_axis(table, order, axis=1)
-            for table in (self.supports, self.places, self.lasting)
+        return replace(
+            self,
+            supports=np.take_along_axis(self.supports, order, axis=1),
+            places=np.take_along_axis(self.places, order, axis=1),
+            lasting=np.take_along_axis(self.lasting, order, axis=1),
         )
-        return replace(self, supports=supports, places=places, lasting=lasting)
 
 
 def _lasting_rows(
@@ -268,7 +267,7 @@ def split_by_rows(rows: BlockRows, terms: int, price: Target) -> list[NDArray[np
         return len(items) * gathered_step(size, last, terms, price)
 
     keys = rows.sizes * (lasting.max(initial=0) + 1) + lasting
-    return partition(keys, cost, _MOST_PARTS, price.block / _BATCH)
+    return partition(keys, cost, _MOST_PARTS, price.block)
 
 
 def gathered_step(size: int, lasting: int, terms: int, price: Target) -> float:

@@ -115,6 +115,18 @@ def test_both_regimes_of_an_adjoint_and_of_an_influence(kind, regime) -> None:
         check_equal(run(given, learner, chunking, carry), run(given, learner, 1, carry))
 
 
+@pytest.mark.parametrize("steps", [3, 4, 5, 12])
+def test_rows_that_lead_nowhere_fade_out(steps) -> None:
+    cell = RNN(inputs=3, hidden=40, density=0.08, seed=1)
+    given, learner = problem(cell, "numpy", 13), SnAp(cell, 2)
+    packing = learner.plan.packing_for(given.xs)
+    chosen = dict.fromkeys(range(len(packing.blocks)), Regime.DENSE)
+    chunking = Chunking.build(steps, learner.structure, learner.dynamics, packing, chosen)
+    assert any(g.way.lasting < g.shape[1] and g.way.fading == 4 for g in chunking.groups)
+    _, _, carry = run(given, learner, 1)
+    check_equal(run(given, learner, chunking, carry), run(given, learner, 1, carry))
+
+
 @pytest.mark.parametrize("like", ["numpy", "torch"])
 def test_some_blocks_are_chunked_and_the_others_stepped(like) -> None:
     cell = GRU(inputs=2, hidden=12, density=0.06, seed=3)

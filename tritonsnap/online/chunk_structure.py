@@ -3,7 +3,9 @@
 A block of the influence is chunked in one of two ways. An elementwise block only needs the running
 products of D's diagonal. Any other is followed backwards by its *adjoint*: for each group a matrix
 ``[lambda | Phi^T]`` [S, 1 + S], which is carried back by ``D_t[S, S]^T``: by dense products with
-weights that were gathered once for all chunks, or, where D is thin, by walks. The latter is the
+weights that were gathered once for all chunks, or, where D is thin, by walks. Rows of Phi^T from
+which no path leads to a cycle within the group are zero a few steps before the end, and dense
+products leave them out from there on: in a sparse network half of them. A walk is the
 update of an influence too, with 1 + S columns in place of C, so another `DsmmPlan` does it.
 """
 

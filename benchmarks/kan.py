@@ -79,7 +79,7 @@ def variants(task: Task, records: tuple[Records, Records], epochs: int) -> dict[
         print(f"{make.__name__}: {count_parameters(make(task.inputs, size))} parameters of {size}")
         return lambda: train_network(lambda: make(task.inputs, size), x, y, validation, epochs)
 
-    plain = {"solver": "kaczmarz", "select": 1.0}
+    plain: dict[str, Any] = {"solver": "kaczmarz", "select": 1.0}
     return {
         "default": ours(),
         "threads, 2 clients": ours(clients=2),

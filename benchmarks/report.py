@@ -207,6 +207,12 @@ def _seconds(function: Callable[[], Any], calls: int, wait: Callable[[Any], obje
     return time.perf_counter() - start
 
 
+def peak_bytes(program: Any) -> int:
+    """Bytes of the arguments, results and temporary values of a program that `jax.jit` compiled."""
+    sizes = program.memory_analysis()
+    return int(sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes)
+
+
 def environment(device: str | None = None) -> dict[str, Any]:
     """Describe the machine and the software: the header of a report.
 

@@ -45,6 +45,7 @@ from benchmarks.report import (
     markdown_table,
     measure,
     new_figure,
+    peak_bytes,
     results_path,
     save_figure,
     write_report,
@@ -84,7 +85,7 @@ class Problem:
         before = (learner, chunking, self.params, carry, self.xs, self.ys)
         after = (None, None, None)
         program = _run.lower(*before, squared_error, *after).compile()
-        return partial(program, *before, *after), peak(program)
+        return partial(program, *before, *after), peak_bytes(program)
 
     def by_autodiff(self) -> tuple[Callable[[], Any], int]:
         """The same by `jax.grad` through a scan."""
@@ -101,7 +102,7 @@ class Problem:
 
         arguments = (self.params, self.xs, self.ys)
         program = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compile()
-        return partial(program, *arguments), peak(program)
+        return partial(program, *arguments), peak_bytes(program)
 
     def masked_afterwards(self, learner: SnAp) -> tuple[Callable[[], Any], int]:
         """The same as the SnAp authors' code: J is dense, D J is computed whole, then masked."""
@@ -142,13 +143,7 @@ class Problem:
 
         arguments = (mask, flat, self.xs, self.ys)
         program = jax.jit(run).lower(*arguments).compile()
-        return partial(program, *arguments), peak(program)
-
-
-def peak(program: Any) -> int:
-    """Bytes of arguments, results and temporary values of a compiled program."""
-    sizes = program.memory_analysis()
-    return int(sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes)
+        return partial(program, *arguments), peak_bytes(program)
 
 
 def network(kind: type[Cell], hidden: int, density: float) -> Cell:
@@ -193,8 +188,8 @@ def one_network(
         if not left_out(variant, STEPS * whole * cell.rows * 5e-11, 4 * 2 * whole):
             programs[variant] = problem.masked_afterwards(learner)
         for label, chunk in CHUNKS.items():
-            seconds = predicted_seconds(learner, chunk, "xla", STEPS, BATCH)
-            if not left_out(f"{name}, {label}", seconds, 4 * 4 * values):
+            predicted = predicted_seconds(learner, chunk, "xla", STEPS, BATCH)
+            if not left_out(f"{name}, {label}", predicted, 4 * 4 * values):
                 programs[f"{name}, {label}"] = problem.compiled(learner, chunk)
     functions = {name: function for name, (function, _) in programs.items()}
     seconds = measure(functions, wait=jax.block_until_ready, repeats=repeats)

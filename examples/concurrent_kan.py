@@ -4,13 +4,15 @@ Draws the held-out correlation against seconds and records. Needs the extra plot
 """
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from tritonsnap.kan import KAN, Trainer
 from tritonsnap.kan.tasks import TASKS
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "two processes": {"engine": "processes", "clients": 2},
     "two clients, two servers": {"clients": 2, "servers": 2},
@@ -19,7 +21,7 @@ VARIANTS = {
 }
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train each variant, print where it got, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=100_000)

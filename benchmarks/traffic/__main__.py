@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     cases = list(itertools.product(options.densities, options.batches))
-    known = (*KERNELS, SNAP1_STEP) if options.order == 1 else KERNELS
+    known = [*KERNELS, SNAP1_STEP] if options.order == 1 else list(KERNELS)
     if options.kernels:
         known = [kernel for kernel in (*known, MASKED_OUTER) if kernel.name in options.kernels]
     found: dict[Case, Traffic] = {}

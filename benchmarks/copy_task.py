@@ -27,6 +27,7 @@ from benchmarks.report import (
     save_figure,
     write_report,
 )
+from tritonsnap.console import run_command
 from tritonsnap.online.configuration import TrainingConfig
 from tritonsnap.online.training import Budget, Run
 
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     runs = [(name, seed) for seed in range(options.seeds) for name in METHODS]
     rows: list[Row] = []
-    for name, seed in tqdm(runs, desc=NAME, unit="run"):
+    for name, seed in tqdm(runs, desc=NAME, unit="run", disable=None):
         rows += train(name, options.hidden, options.steps, seed)
     print(markdown_table([row for row in rows if row.parameters["step"] == options.steps]))
     print(f"results are in {write_report(NAME, rows, results=options.results)}")
@@ -103,4 +104,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

@@ -32,6 +32,7 @@ from benchmarks.report import (
 )
 from benchmarks.roofline import H200
 from tritonsnap import GRU, RNN, RTRL, SnAp
+from tritonsnap.console import run_command
 from tritonsnap.plan import Packing, Partition
 
 DEVICE = "simulated H200"
@@ -250,4 +251,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

@@ -33,6 +33,7 @@ from benchmarks.report import (
     save_figure,
     write_report,
 )
+from tritonsnap.console import run_command
 from tritonsnap.jax import make_jacobian_projection, sp_jacrev
 from tritonsnap.sparsity import Compression, SparsityPattern, snap_pattern
 
@@ -286,4 +287,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_command(main))

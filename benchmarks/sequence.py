@@ -51,6 +51,7 @@ from benchmarks.report import (
     write_report,
 )
 from tritonsnap import BPTT, GRU, RNN, RTRL, Cell, SnAp
+from tritonsnap.console import run_command
 from tritonsnap.files import write_atomically
 from tritonsnap.online.chunk_choice import predicted_seconds
 from tritonsnap.online.jax_sequence import _run
@@ -349,7 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind in (RNN, GRU)
     ]
     rows: list[Row] = []
-    for kind, units, density in tqdm(networks):
+    for kind, units, density in tqdm(networks, disable=None):
         part = f"{kind.__name__} {units} {density}"
         if time.monotonic() > end and not progress.has(part):
             note = {"units": units, "density": density, "note": "not run: the time was up"}
@@ -375,4 +376,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main, "interrupted; what is finished is kept for the next run"))

@@ -27,6 +27,7 @@ from benchmarks.report import (
     write_report,
 )
 from tritonsnap import BPTT, GRU, RNN, Cell, SnAp
+from tritonsnap.console import run_command
 
 INPUTS, UNITS, BATCH, STEPS = 64, 256, 8, 48
 BASELINE = "BPTT by jax.grad"
@@ -96,4 +97,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

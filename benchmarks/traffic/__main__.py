@@ -16,6 +16,7 @@ from benchmarks.roofline import DEVICES
 from benchmarks.traffic.kernels import KERNELS, MASKED_OUTER, NAIVE, SNAP1_STEP
 from benchmarks.traffic.model import Traffic, measure_traffic
 from benchmarks.traffic.problem import Problem, snap_problem
+from tritonsnap.console import run_command
 
 DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 DEVICE = "Triton interpreter"
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.kernels:
         known = [kernel for kernel in (*known, MASKED_OUTER) if kernel.name in options.kernels]
     found: dict[Case, Traffic] = {}
-    with tqdm(total=len(cases) * len(known), unit="case") as progress:
+    with tqdm(total=len(cases) * len(known), unit="case", disable=None) as progress:
         for density, batch in cases:
             problem = snap_problem(options.hidden, density, batch, options.order)
             programs = options.programs or _enough_programs(problem)
@@ -147,4 +148,4 @@ def _plot(found: dict[Case, Traffic]) -> object:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_command(main))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tritonsnap.cli import main
-from tritonsnap.kan import KAN
+from tritonsnap.kan import KAN, Trainer
 from tritonsnap.kan.tasks import read_csv
 
 SMALL = ["--task", "formula3", "--records", "2000", "--addends", "5", "--epochs", "2"]
@@ -76,16 +76,42 @@ def test_mistakes_are_told_in_one_line(failing, table, tmp_path):
     assert "--task" in failing()
     assert "--task must be one of det4" in failing("--task", "det6")
     assert "needs one FILE" in failing("--task", "csv")
+    assert "takes no FILE" in failing("--task", "det4", table)
     assert "none.csv" in failing("--task", "csv", tmp_path / "none.csv")
     assert "--target must be one of width, area, height" in failing(
         "--task", "csv", table, "--target", "depth"
     )
+    assert "--records must be at least 1" in failing("--task", "det4", "--records", 0)
+    assert "--epochs must be at least 1" in failing(*SMALL[:-1], 0)
     assert "--select must lie in (0, 1]" in failing(*SMALL, "--select", 2)
     assert "--resume needs --checkpoint" in failing(*SMALL, "--resume")
     assert "--clients cannot be changed" in failing(
         *SMALL, "--resume", "--checkpoint", "x", "--clients", 2
     )
     assert "diverged" in failing(*SMALL, "--solver", "kaczmarz", "--step", 1e6, "--clip", "inf")
+
+
+@pytest.mark.parametrize("option", ["--save", "--plot", "--checkpoint"])
+def test_a_file_that_cannot_be_written_is_refused_before_training(option, failing, tmp_path):
+    (tmp_path / "file").touch()
+    assert f"{option}: cannot write to" in failing(*SMALL, option, tmp_path / "file" / "m.npz")
+    assert f"{option}: cannot write to" in failing(*SMALL, option, tmp_path)
+
+
+def test_an_interrupted_training_keeps_its_epochs(tmp_path, capsys, monkeypatch):
+    def train_two_epochs(self, blocks, *arguments):
+        if self.model.epochs == 2:
+            raise KeyboardInterrupt
+        return one_round(self, blocks, *arguments)
+
+    one_round = Trainer._round
+    monkeypatch.setattr(Trainer, "_round", train_two_epochs)
+    model, state = tmp_path / "new" / "m.npz", tmp_path / "state.npz"
+    assert kan(*SMALL[:-1], 4, "--save", model, "--checkpoint", state) == 130
+    told = capsys.readouterr().err
+    assert "interrupted after epoch 2; " in told
+    assert f"--task formula3 --resume --checkpoint {state}" in told
+    assert KAN.load(model).epochs == Trainer.load(state).model.epochs == 2
 
 
 def test_a_bad_table_names_its_line(table):

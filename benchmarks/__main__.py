@@ -9,6 +9,7 @@ results into README.md.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -18,18 +19,18 @@ from collections.abc import Sequence
 from benchmarks.report import Parser
 from tritonsnap.console import INTERRUPTED, run_command
 
-BENCHMARKS = (
-    "masked_dsmm",
-    "density_sweep",
-    "step",
-    "sequence",
-    "copy_task",
-    "jacobian",
-    "kan",
-    "traffic",
-    "devices",
-)
-"""Modules, each with a `main(arguments)` whose options a `Parser` reads."""
+BENCHMARKS: dict[str, tuple[str, ...]] = {
+    "masked_dsmm": ("jax", "numba", "torch"),
+    "density_sweep": ("jax", "matplotlib", "numba", "scipy", "torch"),
+    "step": ("jax",),
+    "sequence": ("jax", "matplotlib"),
+    "copy_task": ("matplotlib",),
+    "jacobian": ("asdex", "jax", "matplotlib", "scipy", "sparsejac"),
+    "kan": ("matplotlib", "numba", "torch"),
+    "traffic": ("torch", "triton"),
+    "devices": ("matplotlib",),
+}
+"""Modules, each with a `main(arguments)` whose options a `Parser` reads, and what they import."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,8 +70,15 @@ def run_all(options: Sequence[str]) -> int:
 def run(name: str, options: Sequence[str]) -> int:
     """Run a benchmark in a new process, which shows its progress, and return its exit status.
 
-    Ctrl-C is for that process to answer; its status is then `INTERRUPTED`.
+    Where it lacks something, that is said in place of running it, and the status is 1. Ctrl-C is
+    for that process to answer; its status is then `INTERRUPTED`.
     """
+    missing = [need for need in BENCHMARKS.get(name, ()) if importlib.util.find_spec(need) is None]
+    if missing:
+        print(
+            f"{name} needs {', '.join(missing)}; run: pip install -e '.[all,test]'", file=sys.stderr
+        )
+        return 1
     with subprocess.Popen([sys.executable, "-m", f"benchmarks.{name}", *options]) as process:
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:

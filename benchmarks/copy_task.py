@@ -55,7 +55,8 @@ def train(name: str, hidden: int, steps: int, seed: int) -> list[Row]:
     )
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, Path(folder) / "run")
-        run.train(Budget(steps=steps))
+        if not run.train(Budget(steps=steps)):
+            raise KeyboardInterrupt
         figures = run.metrics.rows
     sizes = {"units": hidden, "density": config.density, "batch": config.batch, "seed": seed}
     return [

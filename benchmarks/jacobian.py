@@ -14,9 +14,11 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import asdex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import sparsejac
 from jax.experimental.sparse import BCOO
 from scipy.sparse import coo_matrix
 
@@ -36,12 +38,6 @@ from benchmarks.report import (
 from tritonsnap.console import run_command
 from tritonsnap.jax import make_jacobian_projection, sp_jacrev
 from tritonsnap.sparsity import Compression, SparsityPattern, snap_pattern
-
-try:
-    import asdex
-    import sparsejac
-except ModuleNotFoundError as error:
-    raise ImportError("this benchmark needs: pip install asdex sparsejac") from error
 
 MEMORY_SIZES = (64, 128, 256, 512)
 

@@ -61,6 +61,20 @@ def test_all_go_on_after_one_that_fails(monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("failed: step, kan\n")
 
 
+def test_what_is_missing_is_said_with_the_command_that_installs_it(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert command.main(["kan", "--quick"]) == 1
+    told = capsys.readouterr().err
+    assert told == "kan needs matplotlib, numba, torch; run: pip install -e '.[all,test]'\n"
+
+
+def test_ctrl_c_ends_all(monkeypatch):
+    ran = []
+    monkeypatch.setattr(command, "run", lambda name, options: ran.append(name) or 130)
+    assert command.main(["all"]) == 130
+    assert len(ran) == 1
+
+
 @pytest.mark.parametrize("asked", [["steep"], ["all", "--quik"], []])
 def test_what_is_unknown_is_refused(asked, capsys):
     with pytest.raises(SystemExit) as refused:

@@ -98,6 +98,11 @@ def test_a_file_that_cannot_be_written_is_refused_before_training(option, failin
     assert f"{option}: cannot write to" in failing(*SMALL, option, tmp_path)
 
 
+def test_a_plot_needs_matplotlib_before_training(failing, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "--plot: matplotlib is not installed" in failing(*SMALL, "--plot", "m.png")
+
+
 def test_an_interrupted_training_keeps_its_epochs(tmp_path, capsys, monkeypatch):
     def train_two_epochs(self, blocks, *arguments):
         if self.model.epochs == 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Iterator
@@ -38,6 +39,21 @@ def told_to_user(**other_names: str) -> Iterator[None]:
 def option(name: str) -> str:
     """The option that sets an argument."""
     return "--" + name.replace("_", "-")
+
+
+def check_plot(option: str, path: str | None) -> None:
+    """Refuse a picture that cannot be drawn or written, as `check_writable` does a file.
+
+    Raises
+    ------
+    UserError
+        If matplotlib is not installed, or the file cannot be written.
+    """
+    if path is not None and importlib.util.find_spec("matplotlib") is None:
+        raise UserError(
+            f"{option}: matplotlib is not installed; run: pip install 'tritonsnap[plots]'"
+        )
+    check_writable(option, path)
 
 
 def check_writable(option: str, path: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import tritonsnap
 from tritonsnap.arrays import LIBRARIES, fastest_library
-from tritonsnap.cli.errors import check_writable, told_to_user
+from tritonsnap.cli.errors import check_plot, told_to_user
 from tritonsnap.online.configuration import CellName, make_cell
 
 
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, and draw the masks if asked to."""
-    check_writable("--plot", arguments.plot)
+    check_plot("--plot", arguments.plot)
     with told_to_user():
         cell = make_cell(
             arguments.cell, arguments.inputs, arguments.hidden, arguments.density, arguments.seed

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.cli.errors import UserError, check_writable, told_to_user
+from tritonsnap.cli.errors import UserError, check_plot, check_writable, told_to_user
 from tritonsnap.console import INTERRUPTED
 from tritonsnap.files import write_atomically
 from tritonsnap.kan import KAN, Trainer
@@ -65,8 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, report each epoch, and print the accuracy as the last line."""
     if arguments.resume and arguments.checkpoint is None:
         raise UserError("--resume needs --checkpoint FILE, what to go on with")
-    for name in ("save", "checkpoint", "plot"):
-        check_writable(f"--{name}", getattr(arguments, name))
+    check_writable("--save", arguments.save)
+    check_writable("--checkpoint", arguments.checkpoint)
+    check_plot("--plot", arguments.plot)
     with told_to_user(training="records"):
         training, validation, sizes, epochs = _problem(arguments)
         settings = {name: getattr(arguments, name) for name in _TRAINER}

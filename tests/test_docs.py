@@ -3,11 +3,15 @@
 import ast
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.__main__ import BENCHMARKS
+from tritonsnap.cli import SUBCOMMANDS, make_parser
 
 DOCS = Path(__file__).parents[1] / "docs"
 PACKAGE = DOCS.parent / "tritonsnap"
@@ -46,6 +50,36 @@ def test_the_code_of_a_page_runs(page, tmp_path):
 def test_the_other_pages_are_read_by_their_tests():
     for page, test in ELSEWHERE.items():
         assert f'"{page}.md"' in (Path(__file__).parent / test).read_text(encoding="utf-8")
+
+
+TEXTS = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def commands(program):
+    """What the pages say to call a program with, in blocks and in lines."""
+    for page in TEXTS:
+        text = page.read_text(encoding="utf-8")
+        for found in re.findall(rf"(?:^|`|&& |/){program} ([^`#|&\n]*)", text, re.MULTILINE):
+            yield page.name, found.strip()
+
+
+def test_every_command_takes_what_the_pages_give_it():
+    told = [(page, given) for page, given in commands("tritonsnap") if given]
+    assert {given.split()[0] for _, given in told} == set(SUBCOMMANDS)
+    for page, given in told:
+        if " " in given:  # more than the mention of a subcommand
+            try:
+                make_parser().parse_args(shlex.split(given))
+            except SystemExit as end:
+                assert not end.code, f"{page}: tritonsnap {given}"
+
+
+def test_every_module_that_the_pages_run_is_there():
+    told = {(page, given.split()[0]) for page, given in commands(r"python -m benchmarks")}
+    assert told
+    assert not [one for one in told if one[1] not in {"all", "readme", "NAME", *BENCHMARKS}]
+    told = {given.split()[0] for _, given in commands(r"python -m autotune")}
+    assert told == {"tune", "check", "list", "merge", "prune"}
 
 
 def source_of(module):

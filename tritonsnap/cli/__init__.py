@@ -53,14 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(lambda: _run(argv))
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def make_parser() -> argparse.ArgumentParser:
+    """The command line: options of every subcommand; `command` says which was given."""
     parser = _Parser(prog="tritonsnap", description=tritonsnap.__doc__)
     parser.add_argument("--version", action="version", version=tritonsnap.__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in SUBCOMMANDS.items():
         summary = (module.__doc__ or "").splitlines()[0]
         module.add_options(commands.add_parser(name, help=summary, description=summary))
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = make_parser().parse_args(argv)
     command = arguments.command
     del arguments.command
     try:

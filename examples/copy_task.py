@@ -66,7 +66,7 @@ def train(learner: ts.Learner, steps: int, every: int, seed: int = 0) -> tuple[l
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train each method, print where it got, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=6_000, help="time steps of each method")
+    parser.add_argument("--steps", type=int, default=4_500, help="time steps of each method")
     parser.add_argument("--every", type=int, default=1, help="time steps between updates")
     parser.add_argument("--orders", type=int, nargs="+", default=[1, 2], help="n of SnAp-n")
     parser.add_argument("--hidden", type=int, default=32)

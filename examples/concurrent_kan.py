@@ -5,6 +5,7 @@ Draws the held-out correlation against seconds and records. Needs the extra plot
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -26,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--out", default="concurrent_kan.png")
+    parser.add_argument("--out", type=Path, default=Path("concurrent_kan.png"))
     options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
 
     task = TASKS["det4"]
     (x, y), validation = task.records(seed=0, training=options.records)

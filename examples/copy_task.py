@@ -9,6 +9,7 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -71,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--orders", type=int, nargs="+", default=[1, 2], help="n of SnAp-n")
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--density", type=float, default=0.25, help="of the recurrent weights")
-    parser.add_argument("--out", default="copy_task.png")
+    parser.add_argument("--out", type=Path, default=Path("copy_task.png"))
     options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
 
     cell = ts.GRU(inputs=CopyTask.inputs, hidden=options.hidden, density=options.density)
     methods: dict[str, ts.Learner] = {f"BPTT through {options.every}": ts.BPTT(cell)}

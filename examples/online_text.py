@@ -27,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16, help="readers side by side")
     parser.add_argument("--every", type=int, default=8, help="time steps between updates")
-    parser.add_argument("--out", default="online_text.png")
+    parser.add_argument("--out", type=Path, default=Path("online_text.png"))
     options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
 
     text = reference_text() if options.text is None else options.text.read_text(encoding="utf-8")
     task = TextTask(text, options.batch)

@@ -7,6 +7,7 @@ cells, beside `jax.jacrev`. Needs the extras jax and plots.
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -49,8 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sides", type=int, nargs="+", default=[10, 20, 30, 40, 60])
     parser.add_argument("--dense-limit", type=int, default=40, help="largest side for jax.jacrev")
-    parser.add_argument("--out", default="sparse_jacobian.png")
+    parser.add_argument("--out", type=Path, default=Path("sparse_jacobian.png"))
     options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
 
     cells, passes, sparse, dense = [], [], [], []
     for side in options.sides:

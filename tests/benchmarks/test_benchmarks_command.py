@@ -29,6 +29,13 @@ def test_quick_is_small_and_leaves_the_results_alone():
     assert vars(parser().parse_args(given)) == {"size": 3, "quick": True, "results": Path("here")}
 
 
+def test_results_that_cannot_be_written_are_refused_before_measuring(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--results", str(tmp_path / "file" / "results")])
+    assert "--results: cannot write to" in capsys.readouterr().err
+
+
 def test_every_benchmark_is_listed():
     runnable = {
         path.parent.name if path.stem == "__main__" else path.stem

@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -132,6 +133,13 @@ def test_a_bad_table_names_its_line(table):
     table.write_text("a\n1\n")
     with pytest.raises(ValueError, match="two columns"):
         read_csv(table)
+    table.write_text("1,2\n3,4\n")
+    with pytest.raises(ValueError, match="line 1: it must have a header"):
+        read_csv(table)
+    for content in (b"a,b\n\xff,1\n", b"a,b\n\x001,2\n"):
+        table.write_bytes(content)
+        with pytest.raises(ValueError, match=re.escape(str(table))):
+            read_csv(table)
 
 
 def test_the_saved_text_is_json(tmp_path):

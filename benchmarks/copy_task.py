@@ -1,6 +1,6 @@
 """How far SnAp-1, SnAp-2, RTRL and BPTT get in the copy task on the same data.
 
-``python -m benchmarks.copy_task [--hidden N] [--steps N] [--seeds N]`` trains a GRU of 128 units,
+``python -m benchmarks copy_task [--hidden N] [--steps N] [--seeds N]`` trains a GRU of 128 units,
 75 % of whose recurrent weights are missing, on the curriculum of Menick et al. (ICLR 2021, section
 5.2): repeat L bits, where L grows by one whenever the loss falls below 0.15 bits. Every method sees
 the same stream of symbols, starts from the same parameters and updates them every `UPDATE_EVERY`

@@ -1,6 +1,6 @@
 """The masked product over densities, against what one would use instead.
 
-``python -m benchmarks.density_sweep [--hidden H] [--order N] [--batch B]`` sweeps the density of
+``python -m benchmarks density_sweep [--hidden H] [--order N] [--batch B]`` sweeps the density of
 the recurrent weights from 1e-4 to 1 (SnAp-2, float32) on the GPU if there is one, otherwise on
 the CPU, and checks every variant before it is timed.
 

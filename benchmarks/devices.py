@@ -1,6 +1,6 @@
 """What an online learner takes on 1 to 1024 devices: a simulated account, nothing is measured.
 
-``python -m benchmarks.devices`` spreads the influence of some networks over H200s as `Sharded` does
+``python -m benchmarks devices`` spreads the influence of some networks over H200s as `Sharded` does
 (`tritonsnap.plan.Partition`, with the plan's own cost model) and adds up for one step:
 
 - **influence**: the longest predicted time of a device's groups, times its rows of the batch;

@@ -1,6 +1,6 @@
 """Sparse Jacobians in JAX: this library, asdex and sparsejac side by side, and peak memory.
 
-Run with ``python -m benchmarks.jacobian``, asdex and sparsejac installed. The first part times
+Run with ``python -m benchmarks jacobian``. The first part times
 coloring and one Jacobian under jit on five patterns; the second reads, from the compiled programs,
 how much memory our Jacobians and dense `jax.jacrev` take for one step of a tanh RNN and a GRU.
 """

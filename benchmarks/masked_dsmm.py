@@ -1,6 +1,6 @@
 """One masked product ``M * (D X)`` on the CPU, every face against a loop over nonzeros.
 
-``python -m benchmarks.masked_dsmm [--cases N ...] [--repeats N]`` times, interleaved in one run, on
+``python -m benchmarks masked_dsmm [--cases N ...] [--repeats N]`` times, interleaved in one run, on
 recurrent networks of several sizes (float32): NumPy alone, NumPy with SciPy, JAX, torch on packed
 values (batch 1 and 8), NumPy on flat values, every regime by itself, and as baseline a compiled
 single-thread loop over the nonzeros of the mask (numba). Each variant is compared with float64

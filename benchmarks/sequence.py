@@ -1,6 +1,6 @@
 """The gradient of a whole sequence: SnAp-n and exact RTRL, chunked or step by step, against BPTT.
 
-``python -m benchmarks.sequence [--repeats N] [--budget SECONDS]`` times, interleaved for
+``python -m benchmarks sequence [--repeats N] [--budget SECONDS]`` times, interleaved for
 each network, the compiled gradient of 192 steps (64 inputs, batch 8, float32, JAX on the CPU) for
 networks of several sizes and densities, and takes the peak memory from XLA's analysis. Variants:
 

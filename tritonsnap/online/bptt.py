@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
-from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.learner import Learner
 from tritonsnap.online.trees import map_tree
+from tritonsnap.online.unroll import Unroll
 
 
 class Moment(NamedTuple):
@@ -82,27 +83,17 @@ class BPTT(Learner):
             return {n: xp.zeros(shape, dtype=dL_dstate.dtype) for n, shape in shapes.items()}
         return total
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        ready, resets = self.prepare(unroll.params), unroll.resets
 
         def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
             x, reset = inputs
             linear = self.cell.linearize(ready, self._reset_state(state, reset), x)
             return linear.state, linear
 
-        state, linear = scan(forward, carry.state, (xs, resets))
-        loss, deltas, of_readout = differentiate_loss(loss_fn, readout, linear.state, ys, mask)
+        state, linear = scan(forward, unroll.carry.state, (unroll.xs, resets))
+        loss, deltas, of_readout = unroll.loss(linear.state, unroll.ys, unroll.mask)
 
         def backward(adjoint: Any, inputs: Any) -> tuple[Any, Any]:
             gains, own, delta, reset = inputs
@@ -111,12 +102,12 @@ class BPTT(Learner):
             adjoint = self._back(ready, own, preactivation, adjoint)
             return self._reset_state(adjoint, reset), preactivation
 
-        xp = namespace_of(xs)
+        xp = namespace_of(state)
         moments = (linear.gains, linear.own, deltas, resets)
         _, preactivations = scan(backward, xp.zeros_like(state), moments, reverse=True)
         gradients = parameter_gradients(self.cell, linear.sources, preactivations)
-        carry = Carry(state, (), carry.step + xs.shape[0])
-        return loss, gradients if readout is None else (gradients, of_readout), carry
+        carry = Carry(state, (), unroll.carry.step + unroll.xs.shape[0])
+        return unroll.result(loss, gradients, of_readout, carry)
 
     def _back(self, ready: Prepared, own: Any, preactivation: Any, adjoint: Any) -> Any:
         """The gradient in the old state."""

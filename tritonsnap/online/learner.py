@@ -19,14 +19,13 @@ from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
 from tritonsnap.online.trees import leaves_of, named_leaves
+from tritonsnap.online.unroll import LossFunction, Unroll
 
 if TYPE_CHECKING:
     from tritonsnap.online.stack.network import Stack
 
 if TYPE_CHECKING:
     from tritonsnap.online.chunk_structure import Chunking
-
-LossFunction = Callable[..., Any]
 
 
 class Learner(ABC):
@@ -174,13 +173,14 @@ class Learner(ABC):
         ValueError, TypeError
             That name the argument, for wrong shapes, dtypes or mixed libraries.
         """
-        self._check_sequence(params, carry, xs, ys, mask, resets)
+        unroll = Unroll(params, carry, xs, ys, loss_fn, mask, resets, readout)
+        self._check_unroll(unroll)
         chunking = None if chunk is None else self.chunking(chunk, xs)
         if library_of(xs) == "jax":
             from tritonsnap.online.jax_sequence import run
 
-            return run(self, chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
-        return self.run(chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
+            return run(self, chunking, unroll)
+        return self.run(chunking, unroll)
 
     def chunking(self, chunk: int | Literal["auto"] | Chunking, xs: Any) -> Chunking | None:
         """How `sequence` goes through `xs` [T, batch, inputs]; None for step by step.
@@ -197,22 +197,12 @@ class Learner(ABC):
             )
         return None
 
-    def run(self, chunking: Chunking | None, *arguments: Any) -> tuple[Any, Any, Carry]:
+    def run(self, chunking: Chunking | None, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        return self.run_sequence(*arguments)
+        return self.run_sequence(unroll)
 
     @abstractmethod
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, step by step, without compiling."""
 
     def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
@@ -269,9 +259,8 @@ class Learner(ABC):
                 f"`dL_dstate` must have the carry's dtype {carry.state.dtype}, got {delta.dtype}"
             )
 
-    def _check_sequence(
-        self, params: Params, carry: Carry, xs: Any, ys: Any, mask: Any, resets: Any
-    ) -> None:
+    def _check_unroll(self, unroll: Unroll) -> None:
+        params, carry, xs, ys, _, mask, resets, _ = unroll
         self.cell.check_params(params)
         check_instance("carry", carry, Carry)
         library_of_arguments(

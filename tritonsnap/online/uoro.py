@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tritonsnap.arrays import Library, namespace_of
-from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
+from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, Prepared, generator_from
-from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.learner import Learner
 from tritonsnap.online.signs import draw_words, make_key, random_signs
 from tritonsnap.online.tangents import parameter_adjoint, state_tangent
 from tritonsnap.online.trees import leaves_of, map_tree
+from tritonsnap.online.unroll import Unroll
 
 _TINY = 1e-7  # the paper's epsilon: keeps norms of zero from dividing
 
@@ -100,32 +101,23 @@ class UORO(Learner):
         self._check_delta(carry, dL_dstate)
         return self._estimate(carry, dL_dstate)
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        ready, xs = self.prepare(unroll.params), unroll.xs
         xp = namespace_of(xs)
 
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             carry, total = running
             x, y, weight, reset = inputs
             carry, state = self._advance(ready, carry, x, reset)
-            loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
+            loss, delta, of_readout = unroll.loss(state, y, weight)
             new = (loss, self._estimate(carry, delta), of_readout)
             return (carry, map_tree(lambda one, other: one + other, total, new)), None
 
-        zeros = (xp.zeros((), dtype=xs.dtype), *map_tree(xp.zeros_like, (params, readout)))
-        (carry, (loss, own, of_readout)), _ = scan(body, (carry, zeros), (xs, ys, mask, resets))
-        return loss, own if readout is None else (own, of_readout), carry
+        given = map_tree(xp.zeros_like, (unroll.params, unroll.readout))
+        start = (unroll.carry, (xp.zeros((), dtype=xs.dtype), *given))
+        (carry, (loss, own, of_readout)), _ = scan(body, start, unroll.series)
+        return unroll.result(loss, own, of_readout, carry)
 
     def _advance(self, ready: Prepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         cell = self.cell

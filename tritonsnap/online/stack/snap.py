@@ -7,15 +7,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
-from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
+from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
-from tritonsnap.online.learner import LossFunction, form_of
+from tritonsnap.online.learner import form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.stack.crossing import Crossing, crossings, edge_jacobian
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.learner import StackLearner, plus
 from tritonsnap.online.trees import map_tree
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.ops import influence_gradient, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 
@@ -163,44 +164,32 @@ class StackSnAp(StackLearner, SnAp):
         found = self._add_gradient(self._zero_gradient(delta), carry.influence, delta)
         return self._by_name(found, delta)
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        ready, xs = self.prepare(unroll.params), unroll.xs
         xp = namespace_of(xs)
         start = (
-            carry.state,
-            carry.influence._replace(down=ready.down),
+            unroll.carry.state,
+            unroll.carry.influence._replace(down=ready.down),
             xp.zeros((), dtype=xs.dtype),
             self._zero_gradient(xs),
-            map_tree(xp.zeros_like, readout),
+            map_tree(xp.zeros_like, unroll.readout),
         )
 
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             state, influence, total, gradient, of_readout = running
             x, y, weight, reset = inputs
             state, influence = self._forward(ready, state, influence, x, reset)
-            loss, delta, new = differentiate_loss(
-                loss_fn, readout, self.output_of(state), y, weight
-            )
+            loss, delta, new = unroll.loss(self.output_of(state), y, weight)
             gradient = self._add_gradient(gradient, influence, delta)
             of_readout = map_tree(plus, of_readout, new)
             return (state, influence, total + loss, gradient, of_readout), None
 
-        end, _ = scan(body, start, (xs, ys, mask, resets))
+        end, _ = scan(body, start, unroll.series)
         state, influence, total, gradient, of_readout = end
         by_name = self._by_name(gradient, total)
-        carry = Carry(state, influence, carry.step + xs.shape[0])
-        return total, by_name if readout is None else (by_name, of_readout), carry
+        carry = Carry(state, influence, unroll.carry.step + xs.shape[0])
+        return unroll.result(total, by_name, of_readout, carry)
 
     def _forward(
         self, ready: StackPrepared, state: Any, influence: StackInfluence, x: Any, reset: Any

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.online.backend import differentiate_loss, index_like, reset_rows, scan, untracked
+from tritonsnap.online.backend import index_like, reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
-from tritonsnap.online.learner import Learner, LossFunction, form_of
+from tritonsnap.online.learner import Learner, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.trees import map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
@@ -129,19 +130,9 @@ class UnfactoredBPTT(BPTT):
             adjoint = self._reset_state(adjoint, moment.reset)
         return total
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        ready, xs, resets = self.prepare(unroll.params), unroll.xs, unroll.resets
 
         def forward(state: Any, inputs: Any) -> tuple[Any, tuple[Any, Any]]:
             x, reset = inputs
@@ -149,8 +140,8 @@ class UnfactoredBPTT(BPTT):
             state = self.cell.step(ready, old, x)
             return state, (old, state)
 
-        state, (old, states) = scan(forward, carry.state, (xs, resets))
-        loss, deltas, of_readout = differentiate_loss(loss_fn, readout, states, ys, mask)
+        state, (old, states) = scan(forward, unroll.carry.state, (xs, resets))
+        loss, deltas, of_readout = unroll.loss(states, unroll.ys, unroll.mask)
 
         def backward(running: Any, inputs: Any) -> tuple[Any, None]:
             adjoint, gradients = running
@@ -160,11 +151,10 @@ class UnfactoredBPTT(BPTT):
             return (self._reset_state(adjoint, reset), gradients), None
 
         xp = namespace_of(xs)
-        start = (xp.zeros_like(state), map_tree(xp.zeros_like, params))
-        reverse = map_tree(lambda leaf: xp.flip(leaf, axis=0), (old, xs, deltas, resets))
-        (_, gradients), _ = scan(backward, start, reverse)
-        carry = Carry(state, (), carry.step + xs.shape[0])
-        return loss, gradients if readout is None else (gradients, of_readout), carry
+        start = (xp.zeros_like(state), map_tree(xp.zeros_like, unroll.params))
+        (_, gradients), _ = scan(backward, start, (old, xs, deltas, resets), reverse=True)
+        carry = Carry(state, (), unroll.carry.step + xs.shape[0])
+        return unroll.result(loss, gradients, of_readout, carry)
 
 
 def _place_among(part: SparsityPattern, whole: SparsityPattern) -> NDArray[np.int64]:

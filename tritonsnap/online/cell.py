@@ -104,6 +104,8 @@ class Cell(ABC):
 
     parts: ClassVar[tuple[str, ...]] = ("hidden",)
     targets: ClassVar[tuple[str, ...]] = ()
+    factored: ClassVar[bool] = True
+    """Whether its immediate Jacobian is gains times sources; `GRU` (reset="before") has none."""
 
     def __post_init__(self) -> None:
         """Check the arguments and what the subclass says."""

@@ -51,6 +51,11 @@ class Learner(ABC):
         return object.__new__(cls)
 
     def __init__(self, cell: Cell | Stack) -> None:
+        if isinstance(cell, Cell) and self.network is Cell and not cell.factored:
+            raise TypeError(
+                f"`cell` must be in factored form for {type(self).__name__}, got "
+                f"{type(cell).__name__}: SnAp, RTRL and BPTT take it"
+            )
         if not isinstance(cell, self.network):
             known = any(isinstance(cell, form.network) for form in _FORMS)
             hint = f": {type(self).__name__} has no form for it, as SnAp, RTRL and BPTT have"

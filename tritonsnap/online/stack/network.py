@@ -97,6 +97,11 @@ class Stack:
                     f"`layers[{number}]` must be a Cell, a FeedForward or a Skip, "
                     f"got {type(layer).__name__}"
                 )
+            if isinstance(layer, Cell) and not layer.factored:
+                raise TypeError(
+                    f"`layers[{number}]` must be in factored form, got {type(layer).__name__}: "
+                    "take it alone, or another kind"
+                )
         if not any(isinstance(layer, Cell) for layer in self.layers):
             raise ValueError(f"`layers` must hold at least one Cell, got {list(self.layers)}")
         if isinstance(self.layers[0], Skip):

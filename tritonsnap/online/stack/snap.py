@@ -12,7 +12,13 @@ from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
 from tritonsnap.online.learner import form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
-from tritonsnap.online.stack.crossing import Crossing, crossings, edge_jacobian
+from tritonsnap.online.stack.crossing import (
+    Crossing,
+    crossings,
+    edge_jacobian,
+    network_influence,
+    parameter_columns,
+)
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.learner import StackLearner, plus
 from tritonsnap.online.trees import map_tree
@@ -91,9 +97,10 @@ class StackSnAp(StackLearner, SnAp):
     @cached_property
     def crossings(self) -> tuple[Crossing | None, ...]:
         """How the influence of the parameters below reaches each layer; None where it does not."""
-        if self.stack.exact:
-            return crossings(self.stack, self.order)
-        return (None,) * len(self.stack.layers)
+        if not self.stack.exact:
+            return (None,) * len(self.stack.layers)
+        columns = parameter_columns(self.stack)
+        return crossings(self.stack, columns, network_influence(self.stack, self.order, columns))
 
     @property
     def crossing_plans(self) -> tuple[DsmmPlan | None, ...]:

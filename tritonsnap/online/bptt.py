@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
@@ -43,6 +43,10 @@ class BPTT(Learner):
     ----------
     Werbos, "Backpropagation Through Time: What It Does and How to Do It", Proc. IEEE 78(10), 1990.
     """
+
+    prepared: ClassVar[type] = Prepared
+    moment: ClassVar[type] = Moment
+    """What the carry remembers of each step."""
 
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
         """A carry of zeros for `batch` rows, without history."""
@@ -108,6 +112,10 @@ class BPTT(Learner):
         gradients = parameter_gradients(self.cell, linear.sources, preactivations)
         carry = Carry(state, (), unroll.carry.step + unroll.xs.shape[0])
         return unroll.result(loss, gradients, of_readout, carry)
+
+    def _has_made(self, carry: Carry) -> bool:
+        history = carry.influence
+        return isinstance(history, tuple) and all(type(m) is self.moment for m in history[-1:])
 
     def _back(self, ready: Prepared, own: Any, preactivation: Any, adjoint: Any) -> Any:
         """The gradient in the old state."""

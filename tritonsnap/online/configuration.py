@@ -147,8 +147,6 @@ class TrainingConfig:
             raise ValueError("`exact` goes with several `layers` only")
         if self.layers > 1 and self.method in ("rflo", "uoro"):
             raise ValueError(f"`method`: {self.method} learns one layer, got {self.layers}")
-        if self.layers > 1 and self.influence_dtype != "float32":
-            raise ValueError("`influence_dtype` goes with one layer only")
         if self.text is not None and self.task != "text":
             raise ValueError("`text` goes with the task 'text' only")
 

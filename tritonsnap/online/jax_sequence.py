@@ -56,10 +56,14 @@ def view_of(host: Learner) -> Any:
     return view
 
 
+def _kind(host: Learner) -> str:
+    return f"{type(host).__name__} {host.cell.digest}"
+
+
 def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     dynamics = learner.dynamics
     host = learner.__dict__.get("host", learner)
-    digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
+    digest = f"{_kind(host)} {host.influence_dtype} {host.structure.digest}"
     children = (learner.structure, on_device(dynamics.arrays(), dynamics), places_of(learner.cell))
     return children, Static(host, digest)
 
@@ -77,7 +81,8 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
 
 def _flatten_plain(learner: Learner) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    return (places_of(learner.cell),), Static(host, f"{type(host).__name__} {host.cell.digest}")
+    signs = host._words.tolist() if isinstance(host, UORO) else None
+    return (places_of(learner.cell),), Static(host, f"{_kind(host)} {signs}")
 
 
 def _unflatten_plain(static: Static, children: Any) -> Learner:
@@ -89,7 +94,7 @@ def _unflatten_plain(static: Static, children: Any) -> Learner:
 
 def _flatten_unfactored(learner: UnfactoredSnAp) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    digest = f"{type(host).__name__} {host.cell.digest} {host.plan.digest}"
+    digest = f"{_kind(host)} {host.influence_dtype} {host.plan.digest}"
     packing = jax_packing(learner.plan)
     blocks = on_device(learner.places(packing), learner, packing.digest)
     plan, places = forward_only(learner.plan), places_of(learner.cell)

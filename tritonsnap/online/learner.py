@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
@@ -40,6 +41,9 @@ class Learner(ABC):
     network: ClassVar[type] = Cell
     """What the rule learns."""
 
+    prepared: ClassVar[type] = tuple
+    """What `prepare` returns."""
+
     forms: ClassVar[tuple[type[Learner], ...]] = ()
     """The forms of the rule for other kinds of networks; see `form_of`."""
 
@@ -64,6 +68,8 @@ class Learner(ABC):
                 f"{hint if known else ''}"
             )
         self.cell = cast(Cell, cell)  # what all rules read of it a stack has, too
+        if "jax" in sys.modules:
+            self._make_pytree()
 
     @property
     def num_outputs(self) -> int:
@@ -210,12 +216,16 @@ class Learner(ABC):
     def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, step by step, without compiling."""
 
+    def _make_pytree(self) -> None:
+        """Let functions that JAX compiles take the learner as an argument."""
+        importlib.import_module("tritonsnap.online.jax_sequence")
+
     def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
         check_integer("batch", batch, 1)
         check_dtype(dtype)
         xp = namespace(like)
-        if like == "jax":  # makes learners pytrees, so that jitted functions take them
-            importlib.import_module("tritonsnap.online.jax_sequence")
+        if like == "jax":
+            self._make_pytree()
         return xp.zeros((batch, self.cell.rows), dtype=getattr(xp, dtype))
 
     def _reset_state(self, state: Any, reset: Any) -> Any:
@@ -224,11 +234,23 @@ class Learner(ABC):
         xp = namespace_of(state)
         return xp.where(reset[:, None], xp.zeros_like(state), state)
 
-    def _check_step(self, ready: Any, carry: Carry, x: Any, reset: Any) -> None:
+    def _has_made(self, carry: Carry) -> bool:
+        """Whether a carry is one of this kind of learner."""
+        return True
+
+    def _check_carry(self, carry: Carry) -> None:
         check_instance("carry", carry, Carry)
+        if not self._has_made(carry):
+            raise TypeError(
+                f"`carry` must be what `init` or a step of {type(self).__name__} returned: this "
+                "one is of another rule, or its influence has not the rows of its state"
+            )
+
+    def _check_step(self, ready: Any, carry: Carry, x: Any, reset: Any) -> None:
+        self._check_carry(carry)
         if isinstance(ready, dict):
             self.cell.check_params(ready)
-        elif not isinstance(ready, tuple) or not hasattr(ready, "_fields"):
+        elif not isinstance(ready, self.prepared) or not hasattr(ready, "_fields"):
             raise TypeError(
                 f"`ready` must be what `prepare` returns, or a dict of parameters, "
                 f"got {type(ready).__name__}"
@@ -254,7 +276,7 @@ class Learner(ABC):
         check_mask("reset", reset, (batch,), boolean=True)
 
     def _check_delta(self, carry: Carry, delta: Any) -> None:
-        check_instance("carry", carry, Carry)
+        self._check_carry(carry)
         library_of_arguments({"carry.state": carry.state, "dL_dstate": delta})
         shape = (carry.state.shape[0], self.num_outputs)
         if tuple(delta.shape) != shape:
@@ -267,7 +289,7 @@ class Learner(ABC):
     def _check_unroll(self, unroll: Unroll) -> None:
         params, carry, xs, ys, _, mask, resets, _ = unroll
         self.cell.check_params(params)
-        check_instance("carry", carry, Carry)
+        self._check_carry(carry)
         library_of_arguments(
             {**dict(named_leaves(params)), "carry.state": carry.state, "xs": xs, "ys": ys},
             optional={"mask": mask, "resets": resets},

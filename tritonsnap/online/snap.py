@@ -82,6 +82,7 @@ class SnAp(Learner):
     Menick et al., "Practical Real Time Recurrent Learning with a Sparse Approximation", ICLR 2021.
     """
 
+    prepared: ClassVar[type] = SnApPrepared
     weighted: ClassVar = True
     """Whether influence flows through recurrent weights, not only within each unit."""
 
@@ -96,10 +97,6 @@ class SnAp(Learner):
         check_order(order)
         if influence_dtype is not None:
             check_choice("influence_dtype", influence_dtype, get_args(HalfPrecision))
-            if self.network is not Cell:
-                raise ValueError(
-                    f"`influence_dtype` goes with a Cell only, `cell` is a {type(cell).__name__}"
-                )
         self.order = order
         self.influence_dtype = influence_dtype
 
@@ -144,12 +141,7 @@ class SnAp(Learner):
         """A carry of zeros for `batch` rows."""
         state = self._zero_state(batch, like, dtype)
         xp = namespace(like)
-        if self.influence_dtype == "bfloat16" and like == "numpy":
-            raise ValueError(
-                "`influence_dtype` 'bfloat16' needs torch or JAX, NumPy has only 'float16'"
-            )
-        stored = state.dtype if self.influence_dtype is None else getattr(xp, self.influence_dtype)
-        influence = self.plan.packing_for(state).zeros((batch,), xp, dtype=stored)
+        influence = self._zero_influence(self.plan, state)
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
     @untracked
@@ -231,6 +223,22 @@ class SnAp(Learner):
         if chunking is None:
             return self.run_sequence(unroll)
         return run_chunks(self, chunking, unroll)
+
+    def _zero_influence(self, plan: DsmmPlan, state: Any) -> tuple[Any, ...]:
+        """The blocks of a plan for the rows of a state, in the dtype that is stored."""
+        xp, dtype = namespace_of(state), state.dtype
+        if self.influence_dtype == "bfloat16" and library_of(state) == "numpy":
+            raise ValueError(
+                "`influence_dtype` 'bfloat16' needs torch or JAX, NumPy has only 'float16'"
+            )
+        if self.influence_dtype is not None:
+            dtype = getattr(xp, self.influence_dtype)
+        return plan.packing_for(state).zeros((state.shape[0],), xp, dtype=dtype)
+
+    def _has_made(self, carry: Carry) -> bool:
+        return type(carry.influence) is tuple and all(
+            getattr(block, "shape", ())[:1] == carry.state.shape[:1] for block in carry.influence
+        )
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         state, operands, options = self._linearized(ready, carry, x, reset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import Library, namespace_of
 from tritonsnap.online.backend import reset_rows, scan, untracked
@@ -65,6 +65,8 @@ class UORO(Learner):
     Tallec and Ollivier, "Unbiased Online Recurrent Optimization", ICLR 2018, algorithm 1.
     """
 
+    prepared: ClassVar[type] = Prepared
+
     def __init__(self, cell: Cell, seed: Any = 0) -> None:
         super().__init__(cell)
         self.seed = seed
@@ -118,6 +120,9 @@ class UORO(Learner):
         start = (unroll.carry, (xp.zeros((), dtype=xs.dtype), *given))
         (carry, (loss, own, of_readout)), _ = scan(body, start, unroll.series)
         return unroll.result(loss, own, of_readout, carry)
+
+    def _has_made(self, carry: Carry) -> bool:
+        return isinstance(carry.influence, RankOne)
 
     def _advance(self, ready: Prepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         cell = self.cell

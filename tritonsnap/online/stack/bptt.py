@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
@@ -13,6 +13,7 @@ from tritonsnap.online.cell import Cell, Params
 from tritonsnap.online.learner import form_of
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.learner import StackLearner
+from tritonsnap.online.stack.network import PreparedStack
 from tritonsnap.online.unroll import Unroll
 
 
@@ -37,6 +38,9 @@ class StackMoment(NamedTuple):
 @form_of(BPTT)
 class StackBPTT(StackLearner, BPTT):
     """`BPTT` of a `Stack`: exact, through depth and time."""
+
+    prepared: ClassVar[type] = PreparedStack
+    moment: ClassVar[type] = StackMoment
 
     def _learner_of(self, cell: Cell) -> BPTT:
         return BPTT(cell)

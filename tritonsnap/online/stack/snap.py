@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.backend import reset_rows, scan, untracked
-from tritonsnap.online.carry import Carry
+from tritonsnap.online.carry import Carry, in_dtype_of, stored_as
 from tritonsnap.online.cell import Cell, Params
 from tritonsnap.online.learner import form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
@@ -91,8 +91,10 @@ class StackSnAp(StackLearner, SnAp):
         How the influence of the parameters below reaches each layer; None where it does not.
     """
 
+    prepared: ClassVar[type] = StackPrepared
+
     def _learner_of(self, cell: Cell) -> SnAp:
-        return SnAp(cell, self.order)
+        return SnAp(cell, self.order, influence_dtype=self.influence_dtype)
 
     @cached_property
     def crossings(self) -> tuple[Crossing | None, ...]:
@@ -123,17 +125,12 @@ class StackSnAp(StackLearner, SnAp):
         state = self._zero_state(batch, like, dtype)
         xp = namespace(like)
 
-        def zeros(plan: DsmmPlan | None) -> Any:
-            if plan is None:
-                return None
-            return plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
-
         influence = StackInfluence(
             tuple(
                 None if learner is None else learner.init(batch, like, dtype).influence
                 for learner in self.learners
             ),
-            tuple(zeros(plan) for plan in self.crossing_plans),
+            tuple(plan and self._zero_influence(plan, state) for plan in self.crossing_plans),
             *self.stack.zeros_down(batch, xp, state.dtype),
         )
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
@@ -198,6 +195,9 @@ class StackSnAp(StackLearner, SnAp):
         carry = Carry(state, influence, unroll.carry.step + xs.shape[0])
         return unroll.result(total, by_name, of_readout, carry)
 
+    def _has_made(self, carry: Carry) -> bool:
+        return isinstance(carry.influence, StackInfluence)
+
     def _forward(
         self, ready: StackPrepared, state: Any, influence: StackInfluence, x: Any, reset: Any
     ) -> tuple[Any, StackInfluence]:
@@ -207,11 +207,17 @@ class StackSnAp(StackLearner, SnAp):
         own = tuple(
             learner and learner.updated(learner.structure, prepared, blocks, moment, reset)
             for learner, prepared, blocks, moment in zip(
-                self.learners, ready.layers, influence.own, moments, strict=True
+                self.learners,
+                ready.layers,
+                in_dtype_of(state, influence.own),
+                moments,
+                strict=True,
             )
         )
-        past = map_tree(lambda block: reset_rows(block, reset), influence.crossing)
+        past = in_dtype_of(state, influence.crossing)
+        past = map_tree(lambda block: reset_rows(block, reset), past)
         crossing = self._cross(ready, moments, own, past)
+        own, crossing = stored_as((influence.own, influence.crossing), (own, crossing))
         return state, StackInfluence(own, crossing, self.stack.trace(moments), influence.down)
 
     def _cross(
@@ -282,6 +288,7 @@ class StackSnAp(StackLearner, SnAp):
             influence.down, influence.trace, delta, through_cells=not self.stack.exact
         )
         own, crossing = list(sums.own), list(sums.crossing)
+        kept = in_dtype_of(delta, (influence.own, influence.crossing))
         for number, (layer, at) in enumerate(zip(self.stack.layers, deltas, strict=True)):
             if at is None:
                 continue
@@ -290,8 +297,8 @@ class StackSnAp(StackLearner, SnAp):
                 own[number] = map_tree(plus, own[number], new)
             if isinstance(layer, Cell):
                 for into, blocks, plan in (
-                    (own, influence.own[number], self.learners[number].plan),
-                    (crossing, influence.crossing[number], self.crossing_plans[number]),
+                    (own, kept[0][number], self.learners[number].plan),
+                    (crossing, kept[1][number], self.crossing_plans[number]),
                 ):
                     if plan is not None:
                         parts = influence_gradient(at, blocks, plan, sum_batch=True, packed=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.backend import index_like, reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
-from tritonsnap.online.carry import Carry
+from tritonsnap.online.carry import Carry, widened
 from tritonsnap.online.cell import Params
 from tritonsnap.online.learner import Learner, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
@@ -76,7 +76,7 @@ class UnfactoredSnAp(SnAp):
         values = self.jacobians(ready.cell, state, x, dense)
         xp = namespace_of(x)
         padded = xp.concat([xp.zeros_like(values.state[:, :1]), values.immediate], axis=-1)
-        influence = tuple(reset_rows(block, reset) for block in carry.influence)
+        influence = tuple(reset_rows(block, reset) for block in widened(carry))
         immediate = tuple(
             padded[..., index_like(padded, place)]
             for place in self.places(self.plan.packing_for(x))
@@ -104,6 +104,8 @@ class UnfactoredBPTT(BPTT):
     """`BPTT` that computes each step again on the way back."""
 
     network: ClassVar[type] = UnfactoredCell
+    prepared: ClassVar[type] = tuple  # the cell's own
+    moment: ClassVar[type] = Moment
     cell: Any
 
     @untracked

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
-from tritonsnap.online.backend import scan, untracked
+from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
 from tritonsnap.online.learner import Learner
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.trees import add_trees
 from tritonsnap.online.unroll import Unroll
 
 
@@ -65,7 +65,7 @@ class BPTT(Learner):
         """Go one step forward and remember it; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        linear = self.cell.linearize(ready, self._reset_state(carry.state, reset), x)
+        linear = self.cell.linearize(ready, reset_rows(carry.state, reset), x)
         history = (*carry.influence, Moment(ready, linear, reset))
         return Carry(linear.state, history, carry.step + 1), linear.state
 
@@ -78,10 +78,9 @@ class BPTT(Learner):
         for moment in reversed(carry.influence):
             preactivation = preactivation_adjoint(self.cell, moment.linear.gains, adjoint)
             new = parameter_gradients(self.cell, moment.linear.sources, preactivation)
-            total = new if total is None else map_tree(lambda a, b: a + b, total, new)
+            total = new if total is None else add_trees(total, new)
             adjoint = self._back(moment.kernels, moment.linear.own, preactivation, adjoint)
-            if moment.reset is not None:
-                adjoint = xp.where(moment.reset[:, None], xp.zeros_like(adjoint), adjoint)
+            adjoint = reset_rows(adjoint, moment.reset)
         if total is None:
             shapes = {linear.name: linear.parameter_shape for linear in self.cell.maps}
             return {n: xp.zeros(shape, dtype=dL_dstate.dtype) for n, shape in shapes.items()}
@@ -93,7 +92,7 @@ class BPTT(Learner):
 
         def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
             x, reset = inputs
-            linear = self.cell.linearize(ready, self._reset_state(state, reset), x)
+            linear = self.cell.linearize(ready, reset_rows(state, reset), x)
             return linear.state, linear
 
         state, linear = scan(forward, unroll.carry.state, (unroll.xs, resets))
@@ -104,7 +103,7 @@ class BPTT(Learner):
             adjoint = adjoint + delta
             preactivation = preactivation_adjoint(self.cell, gains, adjoint)
             adjoint = self._back(ready, own, preactivation, adjoint)
-            return self._reset_state(adjoint, reset), preactivation
+            return reset_rows(adjoint, reset), preactivation
 
         xp = namespace_of(state)
         moments = (linear.gains, linear.own, deltas, resets)

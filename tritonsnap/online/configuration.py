@@ -59,7 +59,7 @@ def make_network(
     built: list[Cell] = []
     for number in range(layers):
         built.append(kinds[cell](inputs, hidden, density, seed=seed + number))
-        inputs = built[-1].output.stop - built[-1].output.start
+        inputs = built[-1].outputs
     return built[0] if layers == 1 else Stack(built, exact=exact)
 
 

@@ -13,7 +13,6 @@ from tritonsnap.arrays import (
     library_of,
     library_of_arguments,
     namespace,
-    namespace_of,
 )
 from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.online.backend import untracked
@@ -82,11 +81,32 @@ class Learner(ABC):
 
     @abstractmethod
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
-        """A carry of zeros for `batch` rows."""
+        """A carry of zeros.
+
+        Parameters
+        ----------
+        batch
+            Rows side by side, at least 1.
+        like
+            The array library: "numpy", "torch" or "jax".
+        dtype
+            "float32" or "float64": that of the state, and of all that is computed.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If an argument is not allowed; the message names it.
+        """
 
     @abstractmethod
     def prepare(self, params: Params) -> Any:
-        """What the steps read of the parameters; compute it once per update."""
+        """What the steps read of the parameters; compute it once per update.
+
+        Raises
+        ------
+        ValueError, TypeError
+            That names the parameter which is missing or has a wrong shape.
+        """
 
     @abstractmethod
     def step(self, ready: Any, carry: Carry, x: Any, reset: Any = None) -> tuple[Carry, Any]:
@@ -227,12 +247,6 @@ class Learner(ABC):
         if like == "jax":
             self._make_pytree()
         return xp.zeros((batch, self.cell.rows), dtype=getattr(xp, dtype))
-
-    def _reset_state(self, state: Any, reset: Any) -> Any:
-        if reset is None:
-            return state
-        xp = namespace_of(state)
-        return xp.where(reset[:, None], xp.zeros_like(state), state)
 
     def _has_made(self, carry: Carry) -> bool:
         """Whether a carry is one of this kind of learner."""

@@ -10,10 +10,9 @@ import numpy as np
 
 from tritonsnap.arrays import Library, device_of, library_of_arguments, namespace, namespace_of
 from tritonsnap.checks import check_choice, check_instance, check_integer
-from tritonsnap.online.cell import check_dtype, generator_from
+from tritonsnap.online.cell import Params, check_dtype, generator_from
 
 Loss = Literal["cross_entropy", "mse"]
-Params = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tritonsnap.online.dynamics import (
     immediate_pattern,
 )
 from tritonsnap.online.learner import Learner, check_chunk
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.trees import add_trees, map_tree
 from tritonsnap.online.unroll import Unroll
 from tritonsnap.ops import influence_gradient, influence_step, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -187,7 +187,7 @@ class SnAp(Learner):
             influence, own = influence_step(*operands, delta, self.plan, packed=True, **options)
             carry = Carry(state, narrowed(influence, carry), carry.step + 1)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
-            readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
+            readout_gradients = add_trees(readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
 
         end, _ = scan(body, start, unroll.series)
@@ -249,7 +249,7 @@ class SnAp(Learner):
         self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
     ) -> tuple[Any, tuple[Any, tuple[Any, ...], Any], dict[str, Any]]:
         """The new state, and D, J, the immediate Jacobian and options of the step's update."""
-        linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
+        linear = self.cell.linearize(ready.cell, reset_rows(carry.state, reset), x)
         operands = self._operands(self.structure, ready, widened(carry), linear, reset)
         return linear.state, *operands
 

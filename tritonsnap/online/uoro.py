@@ -11,7 +11,7 @@ from tritonsnap.online.cell import Cell, Params, Prepared, generator_from
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.signs import draw_words, make_key, random_signs
 from tritonsnap.online.tangents import parameter_adjoint, state_tangent
-from tritonsnap.online.trees import leaves_of, map_tree
+from tritonsnap.online.trees import add_trees, leaves_of, map_tree
 from tritonsnap.online.unroll import Unroll
 
 _TINY = 1e-7  # the paper's epsilon: keeps norms of zero from dividing
@@ -114,7 +114,7 @@ class UORO(Learner):
             carry, state = self._advance(ready, carry, x, reset)
             loss, delta, of_readout = unroll.loss(state, y, weight)
             new = (loss, self._estimate(carry, delta), of_readout)
-            return (carry, map_tree(lambda one, other: one + other, total, new)), None
+            return (carry, add_trees(total, new)), None
 
         given = map_tree(xp.zeros_like, (unroll.params, unroll.readout))
         start = (unroll.carry, (xp.zeros((), dtype=xs.dtype), *given))
@@ -127,9 +127,9 @@ class UORO(Learner):
     def _advance(self, ready: Prepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         cell = self.cell
         left, right, key = carry.influence
-        left = self._reset_state(left, reset)
+        left = reset_rows(left, reset)
         right = map_tree(lambda leaf: reset_rows(leaf, reset), right)
-        linear = cell.linearize(ready, self._reset_state(carry.state, reset), x)
+        linear = cell.linearize(ready, reset_rows(carry.state, reset), x)
         signs = random_signs(key, carry.step, tuple(left.shape), left.dtype)
         left = state_tangent(cell, ready, linear, left)
         added = parameter_adjoint(cell, linear, signs)

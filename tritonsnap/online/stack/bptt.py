@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
-from tritonsnap.online.backend import scan, untracked
+from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
@@ -50,9 +50,7 @@ class StackBPTT(StackLearner, BPTT):
         """Go one step forward and remember it; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        state, moments = self.stack.linearize(
-            ready.layers, self._reset_state(carry.state, reset), x
-        )
+        state, moments = self.stack.linearize(ready.layers, reset_rows(carry.state, reset), x)
         history = (*carry.influence, StackMoment(ready.layers, moments, reset))
         return Carry(state, history, carry.step + 1), self.output_of(state)
 
@@ -79,7 +77,7 @@ class StackBPTT(StackLearner, BPTT):
 
         def forward(state: Any, inputs: Any) -> tuple[Any, Any]:
             x, reset = inputs
-            state, moments = self.stack.linearize(layers, self._reset_state(state, reset), x)
+            state, moments = self.stack.linearize(layers, reset_rows(state, reset), x)
             return state, (self.output_of(state), moments)
 
         state, (outputs, moments) = scan(forward, unroll.carry.state, (unroll.xs, resets))
@@ -125,7 +123,7 @@ class StackBPTT(StackLearner, BPTT):
             if learner is not None:
                 through = preactivation_adjoint(learner.cell, moment.gains, at)
                 adjoint = learner._back(own, moment.own, through, at)
-                adjoint = self._reset_state(adjoint, reset)
+                adjoint = reset_rows(adjoint, reset)
             past.append(adjoint)
         return deltas, tuple(past)
 

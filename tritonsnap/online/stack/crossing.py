@@ -18,7 +18,7 @@ from tritonsnap.online.dynamics import (
 )
 from tritonsnap.online.stack.feed_forward import FeedForward, Skip
 from tritonsnap.online.stack.inputs import input_jacobian, input_pattern
-from tritonsnap.online.stack.network import Stack
+from tritonsnap.online.stack.network import Stack, on_rows
 from tritonsnap.ops.masked_dsmm import masked_dsmm
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -178,14 +178,7 @@ def edge_jacobian(stack: Stack, number: int, source: int, weights: Any, moment: 
         place = _place_in_skip(stack, number, source)
         jacobian = xp.eye(stack.sizes[number + 1], dtype=moment.dtype)[:, place]
     read = stack.layers[source]
-    if not isinstance(read, Cell) or read.output == slice(0, read.rows):
-        return jacobian
-    xp = namespace_of(jacobian)
-    before, after = (
-        xp.zeros((*jacobian.shape[:-1], size), dtype=jacobian.dtype)
-        for size in (read.output.start, read.rows - read.output.stop)
-    )
-    return xp.concat([before, jacobian, after], axis=-1)
+    return on_rows(read, jacobian) if isinstance(read, Cell) else jacobian
 
 
 def _edges(stack: Stack, number: int) -> list[_Edge]:

@@ -55,8 +55,3 @@ class StackLearner(Learner):
     def output_of(self, state: Any) -> Any:
         """The network's output [..., outputs] in a state [..., rows]."""
         return state[..., self.stack.output]
-
-
-def plus(one: Any, other: Any) -> Any:
-    """The sum, for trees."""
-    return one + other

@@ -20,8 +20,8 @@ from tritonsnap.online.stack.crossing import (
     parameter_columns,
 )
 from tritonsnap.online.stack.feed_forward import FeedForward
-from tritonsnap.online.stack.learner import StackLearner, plus
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.stack.learner import StackLearner
+from tritonsnap.online.trees import add_trees, map_tree
 from tritonsnap.online.unroll import Unroll
 from tritonsnap.ops import influence_gradient, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -186,7 +186,7 @@ class StackSnAp(StackLearner, SnAp):
             state, influence = self._forward(ready, state, influence, x, reset)
             loss, delta, new = unroll.loss(self.output_of(state), y, weight)
             gradient = self._add_gradient(gradient, influence, delta)
-            of_readout = map_tree(plus, of_readout, new)
+            of_readout = add_trees(of_readout, new)
             return (state, influence, total + loss, gradient, of_readout), None
 
         end, _ = scan(body, start, unroll.series)
@@ -202,7 +202,7 @@ class StackSnAp(StackLearner, SnAp):
         self, ready: StackPrepared, state: Any, influence: StackInfluence, x: Any, reset: Any
     ) -> tuple[Any, StackInfluence]:
         """The new state and influences."""
-        before = self._reset_state(state, reset)
+        before = reset_rows(state, reset)
         state, moments = self.stack.linearize(_for_forward_pass(ready.layers), before, x)
         own = tuple(
             learner and learner.updated(learner.structure, prepared, blocks, moment, reset)
@@ -294,7 +294,7 @@ class StackSnAp(StackLearner, SnAp):
                 continue
             if isinstance(layer, FeedForward):
                 new = layer.gradients(influence.down[number], influence.trace[number], at)
-                own[number] = map_tree(plus, own[number], new)
+                own[number] = add_trees(own[number], new)
             if isinstance(layer, Cell):
                 for into, blocks, plan in (
                     (own, kept[0][number], self.learners[number].plan),
@@ -302,7 +302,7 @@ class StackSnAp(StackLearner, SnAp):
                 ):
                     if plan is not None:
                         parts = influence_gradient(at, blocks, plan, sum_batch=True, packed=True)
-                        into[number] = map_tree(plus, into[number], parts)
+                        into[number] = add_trees(into[number], parts)
         return StackGradient(tuple(own), tuple(crossing))
 
     def _by_name(self, gradient: StackGradient, like: Any) -> Params:
@@ -320,7 +320,7 @@ class StackSnAp(StackLearner, SnAp):
             blocks = gradient.crossing[number]
             flat = plan.packing_for(like).unpack_columns(blocks, like=zero)
             below = self.stack.shaped(flat, number)
-            by_layer[:number] = map_tree(plus, by_layer[:number], below)
+            by_layer[:number] = add_trees(by_layer[:number], below)
         return self.stack.joined(by_layer)
 
 

@@ -15,7 +15,7 @@ from tritonsnap.online.carry import Carry, widened
 from tritonsnap.online.cell import Params
 from tritonsnap.online.learner import Learner, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.trees import add_trees, map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
 from tritonsnap.online.unroll import Unroll
 from tritonsnap.plan.compact import compact
@@ -72,7 +72,7 @@ class UnfactoredSnAp(SnAp):
     def _linearized(
         self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
     ) -> tuple[Any, tuple[Any, tuple[Any, ...], Any], dict[str, Any]]:
-        state, dense = self._reset_state(carry.state, reset), self._dense(x)
+        state, dense = reset_rows(carry.state, reset), self._dense(x)
         values = self.jacobians(ready.cell, state, x, dense)
         xp = namespace_of(x)
         padded = xp.concat([xp.zeros_like(values.state[:, :1]), values.immediate], axis=-1)
@@ -113,7 +113,7 @@ class UnfactoredBPTT(BPTT):
         """Go one step forward and remember it; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        old = self._reset_state(carry.state, reset)
+        old = reset_rows(carry.state, reset)
         state = self.cell.step(ready, old, x)
         history = (*carry.influence, Moment(ready, old, x, reset))
         return Carry(state, history, carry.step + 1), state
@@ -128,8 +128,8 @@ class UnfactoredBPTT(BPTT):
         total = self.cell.shaped(xp.zeros((size,), dtype=adjoint.dtype))
         for moment in reversed(carry.influence):
             new, adjoint = self.cell.pull_back(moment.ready, moment.state, moment.x, adjoint)
-            total = map_tree(lambda a, b: a + b, total, new)
-            adjoint = self._reset_state(adjoint, moment.reset)
+            total = add_trees(total, new)
+            adjoint = reset_rows(adjoint, moment.reset)
         return total
 
     def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
@@ -138,7 +138,7 @@ class UnfactoredBPTT(BPTT):
 
         def forward(state: Any, inputs: Any) -> tuple[Any, tuple[Any, Any]]:
             x, reset = inputs
-            old = self._reset_state(state, reset)
+            old = reset_rows(state, reset)
             state = self.cell.step(ready, old, x)
             return state, (old, state)
 
@@ -149,8 +149,8 @@ class UnfactoredBPTT(BPTT):
             adjoint, gradients = running
             old, x, delta, reset = inputs
             new, adjoint = self.cell.pull_back(ready, old, x, adjoint + delta)
-            gradients = map_tree(lambda a, b: a + b, gradients, new)
-            return (self._reset_state(adjoint, reset), gradients), None
+            gradients = add_trees(gradients, new)
+            return (reset_rows(adjoint, reset), gradients), None
 
         xp = namespace_of(xs)
         start = (xp.zeros_like(state), map_tree(xp.zeros_like, unroll.params))

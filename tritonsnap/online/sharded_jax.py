@@ -86,7 +86,10 @@ class Sharded(Learner):
         # axes of this kind take arguments from wherever they lie
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         packing = learner.plan.packing(TARGET)
-        self.partition = Partition.build(packing, mesh.shape[COLUMNS], even=True)
+        try:
+            self.partition = Partition.build(packing, mesh.shape[COLUMNS], even=True)
+        except ValueError as error:
+            raise ValueError(f"`mesh` has too many devices along 'columns': {error}") from error
 
     @cached_property
     def _layouts(self) -> tuple[SnAp, list[Any]]:

@@ -1,6 +1,6 @@
 """How far SnAp-1, SnAp-2, RTRL and BPTT get in the copy task on the same data.
 
-``python -m benchmarks.copy_task [--hidden N] [--steps N] [--seeds N]`` trains a GRU of 128 units,
+``python -m benchmarks copy_task [--hidden N] [--steps N] [--seeds N]`` trains a GRU of 128 units,
 75 % of whose recurrent weights are missing, on the curriculum of Menick et al. (ICLR 2021, section
 5.2): repeat L bits, where L grows by one whenever the loss falls below 0.15 bits. Every method
 reads as many symbols, starts from the same parameters and updates them every `UPDATE_EVERY` time
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = [(name, seed) for seed in range(options.seeds) for name in METHODS]
     rows: list[Row] = []
     try:
-        for name, seed in tqdm(runs, desc=NAME, unit="run"):
+        for name, seed in tqdm(runs, desc=NAME, unit="run", disable=None):
             rows += train(name, options.hidden, options.steps, seed, options.runs)
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on with what is in {options.runs}")

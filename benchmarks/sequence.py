@@ -58,6 +58,7 @@ from tritonsnap.files import write_atomically
 from tritonsnap.online.chunk_choice import predicted_seconds
 from tritonsnap.online.jax_sequence import _run
 from tritonsnap.online.learner import Learner
+from tritonsnap.online.unroll import Unroll
 
 INPUTS, BATCH, STEPS = 64, 8, 192
 BASELINE = "BPTT"
@@ -87,10 +88,10 @@ class Problem:
         """The gradient of the sequence as a function, and the bytes that it needs at once."""
         carry = learner.init(BATCH, like="jax")
         chunking = learner.chunking(chunk, self.xs)
-        before = (learner, chunking, self.params, carry, self.xs, self.ys)
-        after = (None, None, None)
-        program = _run.lower(*before, squared_error, *after).compile()
-        return partial(program, *before, *after), peak_bytes(program)
+        unroll = Unroll(self.params, carry, self.xs, self.ys, squared_error, None, None, None)
+        arguments = (learner, chunking, unroll.arrays)
+        program = _run.lower(*arguments, squared_error).compile()
+        return partial(program, *arguments), peak_bytes(program)
 
     def by_autodiff(self) -> tuple[Callable[[], Any], int]:
         """The same by `jax.grad` through a scan."""

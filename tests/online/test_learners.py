@@ -25,6 +25,7 @@ from tritonsnap import (
     Readout,
     SnAp,
     SparsityPattern,
+    Stack,
 )
 from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
 from tritonsnap.online.trees import leaves_of
@@ -371,6 +372,39 @@ def test_wrong_arguments(make, like: str) -> None:
         learner.init(1, like=like, dtype="int32")
     with pytest.raises(ValueError, match="`xs` must have at least one step"):
         sequence(xs=given.xs[:0], ys=given.ys[:0], rest=(given.loss, None, None))
+
+
+STACK = Stack([RNN(inputs=2, hidden=3), RNN(inputs=3, hidden=2)])  # as many rows as SMALL
+CARRIES = {"SnAp": SnAp(SMALL), "BPTT": BPTT(SMALL), "UORO": UORO(SMALL), "stack": SnAp(STACK)}
+
+
+@pytest.mark.parametrize("name", [*CARRIES, "stacked BPTT"])
+def test_carries_and_prepared_parameters_of_other_rules_are_refused(name: str) -> None:
+    learner = CARRIES.get(name, BPTT(STACK))
+    params, x = learner.cell.init(0), np.zeros((2, 2), np.float32)
+    delta = np.ones((2, learner.num_outputs), np.float32)
+    for other, rule in CARRIES.items():
+        carry, _ = rule.step(rule.cell.init(0), rule.init(2), x)
+        if other == name:
+            learner.step(params, carry, x)
+            continue
+        refused = pytest.raises(
+            TypeError, match=f"`carry` must be what .* {type(learner).__name__}"
+        )
+        with refused:
+            learner.step(params, carry, x)
+        with refused:
+            learner.gradient(carry, delta)
+        with refused:
+            learner.sequence(params, carry, x[None], x[None], Readout(2))
+        ready = rule.prepare(rule.cell.init(0))
+        if {other, name} != {"BPTT", "UORO"}:  # which prepare the same
+            with pytest.raises(TypeError, match="`ready` must be what `prepare` returns"):
+                learner.step(ready, learner.init(2), x)
+    if name == "SnAp":  # it would be broadcast
+        one_row = learner.init(2)._replace(influence=learner.init(1).influence)
+        with pytest.raises(TypeError, match=r"`carry` .* has not the rows of its state"):
+            learner.step(params, one_row, x)
 
 
 def test_libraries_do_not_mix() -> None:

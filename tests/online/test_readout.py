@@ -155,3 +155,14 @@ def test_wrong_shapes_and_types_are_refused():
         Readout(0)
     with pytest.raises(ValueError, match="`loss`"):
         Readout(2, "hinge")
+
+
+def test_keys_and_dtypes_are_those_of_a_cell():
+    jax = pytest.importorskip("jax")
+    one, same, other = (
+        Readout(3).init(4, jax.random.key(seed), like="jax")["kernel"] for seed in (1, 1, 2)
+    )
+    assert bool((one == same).all())
+    assert not bool((one == other).all())
+    with pytest.raises(ValueError, match="`dtype` must be one of"):
+        Readout(3).init(4, dtype="int32")

@@ -148,8 +148,15 @@ class Run:
         except OSError as error:
             raise ValueError(f"`out`: cannot write to {out}: {error.strerror}") from error
 
-    def train(self, budget: Budget) -> bool:
+    def train(self, budget: Budget, updates_per_report: int = UPDATES_PER_REPORT) -> bool:
         """Train until the budget is spent or Ctrl-C; either way the checkpoint is written.
+
+        Parameters
+        ----------
+        budget
+            Where the run ends.
+        updates_per_report
+            Updates between two rows of the metrics, counted from the beginning of the run.
 
         Returns
         -------
@@ -187,7 +194,8 @@ class Run:
                 interval.add(bits, predictions)
                 bar.n = min(self._progress(budget), bar.total)
                 bar.update(0)
-                if interval.updates == UPDATES_PER_REPORT:
+                updates = -(-self.state.step // self.config.update_every)
+                if updates % updates_per_report == 0:
                     interval = self._report(interval, bar)
                 if now - saved > SECONDS_PER_CHECKPOINT:
                     self.save()

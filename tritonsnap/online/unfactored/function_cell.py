@@ -18,7 +18,7 @@ from tritonsnap.online.backend import transforms
 from tritonsnap.online.cell import Params, check_dtype
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.trees import leaves_of, map_tree, named_leaves
-from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell
+from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell, Work
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 
@@ -139,6 +139,14 @@ class FunctionCell(UnfactoredCell):
         parts = (self.inputs, self.hidden, self.shapes, id(self.f), self.dynamics_pattern.digest)
         content = f"{parts!r}{self.immediate_pattern.digest}"
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def work(self) -> Work:
+        """The FLOPs that the framework counts in `f`; a derivative pass has twice as many."""
+        count = importlib.import_module(f"tritonsnap.online.unfactored.{self.library}_flops")
+        step = count.count_flops(self.call, *self._example(0)) // 2
+        passes = self.projection().num_passes
+        return Work(step, 2 * passes * step, passes)
 
     def projection(self, keep: SparsityPattern | None = None) -> JacobianProjection:
         """The coloring of both Jacobians, each by its own pattern; `keep` is what D is kept at."""

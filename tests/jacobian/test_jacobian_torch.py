@@ -106,6 +106,11 @@ def test_formats_agree() -> None:
         assert not coo[name].is_coalesced()
 
 
+def test_a_number_of_a_number() -> None:
+    x, projection = torch.tensor(0.5), make_jacobian_projection(np.ones((1, 1)))
+    assert sp_jacrev(torch.sin, projection, format="dense")(x) == jacrev(torch.sin)(x)
+
+
 def test_parameters_of_a_module() -> None:
     module = torch.nn.GRUCell(3, 4).double()
     generator = torch.Generator().manual_seed(0)

@@ -98,7 +98,10 @@ def sequence(rows: Sequence[Row]) -> str:
     """The gradient of a sequence: milliseconds by rule, and what it would take if not run."""
     columns = {"BPTT by jax.grad": "BPTT by `jax.grad`", "BPTT": "our BPTT"}
     columns |= {f"{name}, auto": name for name in ("SnAp-1", "SnAp-2", "SnAp-3", "RTRL")}
-    columns |= {"braintrace, D-RTRL": "braintrace, D-RTRL"}
+    columns |= {
+        "dense, masked, from 4 steps": "dense product, masked",
+        "braintrace, D-RTRL": "braintrace, D-RTRL",
+    }
 
     def cells() -> Iterator[Cell]:
         for row in rows:

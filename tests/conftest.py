@@ -1,5 +1,6 @@
 """Tests that need a process of their own run through `test_own_processes.py`."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         if collection_path == folder and not any(path.is_relative_to(folder) for path in named):
             return True
     return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests whose name or parameters are a library that is not installed."""
+    for library in ("jax", "torch"):
+        if importlib.util.find_spec(library) is None:
+            skip = pytest.mark.skip(reason=f"{library} is not installed")
+            for item in items:
+                parameters = getattr(item, "callspec", None)
+                if library in item.name or (parameters and library in parameters.params.values()):
+                    item.add_marker(skip)

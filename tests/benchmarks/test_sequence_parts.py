@@ -29,7 +29,7 @@ def test_what_passes_the_budget_has_a_row_that_says_so(monkeypatch) -> None:
     monkeypatch.setattr(sequence, "ORDERS", (1,))
     rows = sequence.one_network(RNN, 4, 1.0, repeats=2, budget=0.0)
     left_out = {row.variant for row in rows if "note" in row.parameters}
-    assert left_out == {"SnAp-1, " + label for label in ("dense, masked", *sequence.CHUNKS)}
+    assert left_out == {sequence.MASKED, *("SnAp-1, " + label for label in sequence.CHUNKS)}
     assert {row.variant for row in rows} - left_out == {"BPTT", "BPTT by jax.grad"}
 
 

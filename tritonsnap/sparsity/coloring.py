@@ -213,7 +213,8 @@ def color_rows(pattern: SparsityPattern, order: str = "largest_first") -> Colori
     ValueError
         If `order` is unknown.
     """
-    return _color(pattern, order, Bipartite.of_rows)
+    check_instance("pattern", pattern, SparsityPattern)
+    return color_graph(Bipartite.of_rows(pattern), order)
 
 
 def color_columns(pattern: SparsityPattern, order: str = "largest_first") -> Coloring:
@@ -221,7 +222,8 @@ def color_columns(pattern: SparsityPattern, order: str = "largest_first") -> Col
 
     The arguments, errors and result are those of `color_rows`; `num_colors` counts JVPs.
     """
-    return _color(pattern, order, Bipartite.of_columns)
+    check_instance("pattern", pattern, SparsityPattern)
+    return color_graph(Bipartite.of_columns(pattern), order)
 
 
 def color_bidirectional(
@@ -257,22 +259,19 @@ def is_valid(coloring: Coloring, pattern: SparsityPattern, axis: int) -> bool:
     return len(np.unique(met)) == pattern.nnz
 
 
-def _color(
-    pattern: SparsityPattern, order: str, graph_of: Callable[[SparsityPattern], Bipartite]
-) -> Coloring:
-    check_instance("pattern", pattern, SparsityPattern)
+def color_graph(graph: Bipartite, order: str) -> Coloring:
+    """Color the vertices of a pattern's graph, as `color_rows` does."""
     if not isinstance(order, str) or (order not in ORDERS and not order.startswith(NETWORKX)):
         raise ValueError(
             f"`order` must be one of {sorted(ORDERS)} or '{NETWORKX}<strategy>', got {order!r}"
         )
-    graph = graph_of(pattern)
     if order not in ORDERS:
         colors = color_by_networkx(graph, order.removeprefix(NETWORKX))
     elif (optimal := cyclic(graph)) is not None:
         colors = optimal
     else:
         colors = ORDERS[order](graph)
-    num_colors = int(colors.max()) + 1 if pattern.nnz else 0
+    num_colors = int(colors.max()) + 1 if len(graph.links) else 0
     return Coloring(colors, num_colors, graph.largest_clique, order)
 
 

@@ -16,11 +16,13 @@ from tritonsnap.sparsity.coloring import (
     Coloring,
     color_bidirectional,
     color_columns,
+    color_graph,
     color_rows,
     is_valid,
     part_of,
 )
-from tritonsnap.sparsity.indices import index_dtype, ranges, stable_order
+from tritonsnap.sparsity.indices import index_dtype, ranges
+from tritonsnap.sparsity.orders import Bipartite
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 Mode = Literal["row", "column", "both"]
@@ -131,20 +133,18 @@ class Compression:
 
     @classmethod
     def _of_fewest(cls, mask: SparsityPattern, pattern: SparsityPattern, order: str) -> Compression:
-        sizes = np.diff(mask.support_indptr)
-        count = np.repeat(np.bincount(mask.column_kind, minlength=mask.num_kinds), sizes)
-        fullest_column = int(sizes.max(initial=0))
-        fullest_row = int(np.bincount(mask.support_rows, count).max(initial=0))
+        rows = Bipartite.of_rows(mask)
+        columns = rows.transpose(mask.column_kind)
+        graphs: dict[Side, Bipartite] = {"row": rows, "column": columns}
+        fullest_column, fullest_row = rows.largest_clique, columns.largest_clique
         # A side has at least as many colors as the fullest line across it has nonzeros. So the
         # side with the lower bound goes first, and often makes the other one superfluous.
-        bound: dict[Side, int] = {"row": fullest_column, "column": fullest_row}
-        color: dict[Side, Any] = {"row": color_rows, "column": color_columns}
         sides: tuple[Side, Side] = ("row", "column")
-        first, second = sides if bound["row"] <= bound["column"] else sides[::-1]
-        side, best = first, color[first](mask, order)
-        other_may_win = best.num_colors >= bound[second] + (first == "row")
-        if other_may_win and not _is_symmetric(mask):
-            other = color[second](mask, order)
+        first, second = sides if fullest_column <= fullest_row else sides[::-1]
+        side, best = first, color_graph(graphs[first], order)
+        other_may_win = best.num_colors >= graphs[second].largest_clique + (first == "row")
+        if other_may_win and not rows.has_links_of(columns):
+            other = color_graph(graphs[second], order)
             if other.num_colors < best.num_colors + (second == "row"):
                 side, best = second, other
         num_rows, num_cols = mask.shape
@@ -314,20 +314,6 @@ class Compression:
             parts = self.mask, self.mask
         sides = zip((self.rows, self.columns), parts, (0, 1), strict=True)
         return all(side is None or is_valid(side, part, axis) for side, part, axis in sides)
-
-
-def _is_symmetric(pattern: SparsityPattern) -> bool:
-    """Whether rows and columns are the same: then so are their colorings."""
-    size = pattern.shape[0]
-    if size != pattern.shape[1]:
-        return False
-    if not np.array_equal(np.bincount(pattern.rows, minlength=size), np.diff(pattern.indptr)):
-        return False
-    order = stable_order(pattern.rows, size)
-    return bool(
-        np.array_equal(pattern.rows[order], pattern.cols)
-        and np.array_equal(pattern.cols[order], pattern.rows)
-    )
 
 
 @dataclass(frozen=True, eq=False)

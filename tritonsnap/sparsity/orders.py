@@ -49,17 +49,24 @@ class Bipartite:
     link_kinds: NDArray[np.integer]
 
     @classmethod
-    def of_columns(cls, pattern: SparsityPattern) -> Bipartite:
-        """The graph whose vertices are the columns of `pattern`."""
-        by_row = _by_row(pattern)
-        return cls(pattern.column_kind, pattern.support_indptr, pattern.support_rows, *by_row)
-
-    @classmethod
     def of_rows(cls, pattern: SparsityPattern) -> Bipartite:
         """The graph whose vertices are the rows of `pattern`."""
-        by_row = _by_row(pattern)
         rows = np.arange(pattern.shape[0])
-        return cls(rows, *by_row, pattern.support_indptr, pattern.support_rows)
+        return cls(rows, *_by_row(pattern), pattern.support_indptr, pattern.support_rows)
+
+    @classmethod
+    def of_columns(cls, pattern: SparsityPattern) -> Bipartite:
+        """The graph whose vertices are the columns of `pattern`."""
+        return cls.of_rows(pattern).transpose(pattern.column_kind)
+
+    def transpose(self, kind: NDArray[np.integer]) -> Bipartite:
+        """The graph whose vertices are what the links were made of; `kind` is theirs."""
+        return Bipartite(kind, self.link_indptr, self.link_kinds, self.indptr, self.links)
+
+    def has_links_of(self, other: Bipartite) -> bool:
+        """Whether both are one graph, as the rows' and columns' of a symmetric pattern are."""
+        names = ("kind", "indptr", "links")
+        return all(np.array_equal(getattr(self, n), getattr(other, n)) for n in names)
 
     @property
     def num_vertices(self) -> int:
@@ -254,12 +261,9 @@ def color_by_networkx(graph: Bipartite, strategy: str) -> NDArray[np.int32]:
 def _greedy(graph: Bipartite, order: NDArray[np.int64]) -> NDArray[np.int32]:
     held = [0] * (len(graph.link_indptr) - 1)  # bit c: the link has a vertex of color c
     bits = []
-    kinds = graph.kind[order]
-    links = graph.links.tolist()
-    for start, stop in zip(
-        graph.indptr[kinds].tolist(), graph.indptr[kinds + 1].tolist(), strict=True
-    ):
-        own = links[start:stop]
+    links, indptr = graph.links.tolist(), graph.indptr.tolist()
+    for kind in graph.kind[order].tolist():
+        own = links[indptr[kind] : indptr[kind + 1]]
         forbidden = 0
         for link in own:
             forbidden |= held[link]

@@ -21,7 +21,6 @@ from tritonsnap.online.trees import leaves_of, map_tree, named_leaves
 from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell
 from tritonsnap.sparsity.pattern import SparsityPattern
 
-
 _POINTS = 16
 """At how many points torch looks for nonzeros; some more check what was found."""
 
@@ -293,16 +292,15 @@ class FunctionCell(UnfactoredCell):
         if self.library == "jax":
             found: Any = detect(self.call, *self._example(0), argnums=(0, 1))
             return found
-        leaves, own = zip(
-            *(
-                detect(self.call, *self._example(seed), argnums=(0, 1), probes=1, seed=seed)
-                for seed in range(_POINTS)
-            ),
-            strict=True,
-        )
-        return {name: leaves[0][name].union(*(o[name] for o in leaves[1:])) for name in leaves[0]}, (
-            own[0].union(*own[1:])
-        )
+        looks = [
+            detect(self.call, *self._example(seed), argnums=(0, 1), probes=1, seed=seed)
+            for seed in range(_POINTS)
+        ]
+        (first, own), rest = looks[0], looks[1:]
+        leaves = {
+            name: mask.union(*(look[0][name] for look in rest)) for name, mask in first.items()
+        }
+        return leaves, own.union(*(look[1] for look in rest))
 
     def _given(self, immediate: Any) -> dict[str, SparsityPattern]:
         try:

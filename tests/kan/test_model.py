@@ -64,6 +64,18 @@ def test_a_record_with_a_nan_has_no_prediction_and_spoils_no_other(model, record
     np.testing.assert_array_equal(np.delete(found, 1, 0), np.delete(expected, 1, 0))
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16", ">f8"])
+def test_inputs_of_every_real_dtype_are_taken(model, library, dtype):
+    x = np.array([[0, 1, 1], [1, 0, 1]])
+    if dtype == ">f8" and library != "numpy":
+        pytest.skip("only NumPy has other orders of bytes")
+    arrays = {"numpy": np.asarray, "jax": jnp.asarray}
+    array = arrays.get(library) or pytest.importorskip("torch").from_numpy
+    found = np.asarray(model.predict(array(x.astype(dtype))))
+    np.testing.assert_allclose(found, model.predict(x.astype(float)), rtol=1e-5, atol=1e-5)
+
+
 def test_gradients_in_torch_and_jax_are_the_jacobian(model, records):
     torch = pytest.importorskip("torch")
     x = records[0][:1]

@@ -208,7 +208,9 @@ class KAN:
             If the shape does not fit, or the model has not seen any data.
         """
         library = library_of_arguments({"x": x})
-        if "float" not in str(x.dtype) and "int" not in str(x.dtype):
+        if library == "numpy":
+            x = self._numbers("x", x)
+        elif not any(kind in str(x.dtype) for kind in ("float", "int", "bool")):
             raise TypeError(f"`x` must hold real numbers, got {x.dtype}")
         self._check_width("x", x, self.inputs)
         functions = self.functions_in(library, None if library == "numpy" else device_of(x))

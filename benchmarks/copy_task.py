@@ -1,6 +1,6 @@
 """How far SnAp-1, SnAp-2, RTRL and BPTT get in the copy task on the same data.
 
-``python -m benchmarks.copy_task [--hidden N] [--steps N] [--seeds N]`` trains a GRU of 128 units,
+``python -m benchmarks copy_task [--hidden N] [--steps N] [--seeds N]`` trains a GRU of 128 units,
 75 % of whose recurrent weights are missing, on the curriculum of Menick et al. (ICLR 2021, section
 5.2): repeat L bits, where L grows by one whenever the loss falls below 0.15 bits. Every method sees
 the same stream of symbols, starts from the same parameters and updates them every `UPDATE_EVERY`
@@ -27,6 +27,7 @@ from benchmarks.report import (
     save_figure,
     write_report,
 )
+from tritonsnap.console import run_command
 from tritonsnap.online.configuration import TrainingConfig
 from tritonsnap.online.training import Budget, Run
 
@@ -54,7 +55,8 @@ def train(name: str, hidden: int, steps: int, seed: int) -> list[Row]:
     )
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, Path(folder) / "run")
-        run.train(Budget(steps=steps))
+        if not run.train(Budget(steps=steps)):
+            raise KeyboardInterrupt
         figures = run.metrics.rows
     sizes = {"units": hidden, "density": config.density, "batch": config.batch, "seed": seed}
     return [
@@ -93,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     runs = [(name, seed) for seed in range(options.seeds) for name in METHODS]
     rows: list[Row] = []
-    for name, seed in tqdm(runs, desc=NAME, unit="run"):
+    for name, seed in tqdm(runs, desc=NAME, unit="run", disable=None):
         rows += train(name, options.hidden, options.steps, seed)
     print(markdown_table([row for row in rows if row.parameters["step"] == options.steps]))
     print(f"results are in {write_report(NAME, rows, results=options.results)}")
@@ -103,4 +105,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

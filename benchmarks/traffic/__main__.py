@@ -13,9 +13,10 @@ from tqdm import tqdm
 
 from benchmarks import report
 from benchmarks.roofline import DEVICES
-from benchmarks.traffic.kernels import KERNELS, MASKED_OUTER, NAIVE, SNAP1_STEP
+from benchmarks.traffic.kernels import KERNELS, NAIVE, SNAP1_STEP
 from benchmarks.traffic.model import Traffic, measure_traffic
 from benchmarks.traffic.problem import Problem, snap_problem
+from tritonsnap.console import run_command
 
 DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 DEVICE = "Triton interpreter"
@@ -25,7 +26,7 @@ Case = tuple[str, float, int]  # kernel, density, batch
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the sweep, print the table, write the report and the plot."""
-    names = [kernel.name for kernel in (*KERNELS, SNAP1_STEP, MASKED_OUTER)]
+    names = [kernel.name for kernel in (*KERNELS, SNAP1_STEP)]
     parser = report.Parser(
         "traffic", __doc__, hidden=128, densities=(0.03, 1.0), batches=(1,), programs=2
     )
@@ -33,24 +34,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--order", type=int, default=2, help="n of SnAp-n")
     parser.add_argument("--densities", type=float, nargs="+", default=DENSITIES)
     parser.add_argument("--batches", type=int, nargs="+", default=(1, 8))
-    parser.add_argument(
-        "--kernels", nargs="+", choices=names, help="(default: all that apply but masked_outer)"
-    )
+    parser.add_argument("--kernels", nargs="+", choices=names, help="(default: all that apply)")
     parser.add_argument(
         "--programs", type=int, help="programs to run of each launch (default: by column size)"
     )
     options = parser.parse_args(arguments)
 
     cases = list(itertools.product(options.densities, options.batches))
-    known = (*KERNELS, SNAP1_STEP) if options.order == 1 else KERNELS
+    known = [*KERNELS, SNAP1_STEP] if options.order == 1 else list(KERNELS)
     if options.kernels:
-        known = [kernel for kernel in (*known, MASKED_OUTER) if kernel.name in options.kernels]
+        known = [kernel for kernel in known if kernel.name in options.kernels]
     found: dict[Case, Traffic] = {}
-    with tqdm(total=len(cases) * len(known), unit="case") as progress:
+    with tqdm(total=len(cases) * len(known), unit="case", disable=None) as progress:
         for density, batch in cases:
             problem = snap_problem(options.hidden, density, batch, options.order)
-            programs = options.programs or _enough_programs(problem)
+            enough = _enough_programs(problem)
             for kernel in known:
+                programs = options.programs or min(enough, kernel.most_programs)
                 progress.set_postfix_str(f"{kernel.name}, density {density:g}, batch {batch}")
                 traffic = measure_traffic(kernel, problem, programs)
                 found[kernel.name, density, batch] = traffic
@@ -147,4 +147,4 @@ def _plot(found: dict[Case, Traffic]) -> object:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_command(main))

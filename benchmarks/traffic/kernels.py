@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.naive import NaiveDsmm
 from benchmarks.traffic.model import Kernel, Run
 from benchmarks.traffic.problem import Problem
-from tritonsnap.ops.canonical import block_of
+from tritonsnap.ops.coo_to_csr.torch import row_pointers
 from tritonsnap.ops.device import device_packing
 from tritonsnap.ops.gather_compressed.torch import launch_kernels
 from tritonsnap.ops.influence_gradient.triton import influence_gradient
@@ -19,7 +20,7 @@ from tritonsnap.ops.masked_dsmm.triton import masked_dsmm
 from tritonsnap.ops.masked_outer.triton import outer
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.factors import Factors, FactorStructure
-from tritonsnap.plan.packing import parts_of
+from tritonsnap.plan.packing import Packing
 from tritonsnap.sparsity import Compression, Projection
 
 INFLUENCE = ("x", "out")
@@ -35,20 +36,23 @@ def _naive(problem: Problem) -> Run:
 
 
 def _ours(
-    step: Callable[[Problem, DsmmPlan, torch.Tensor], object], influence: tuple[str, ...]
+    step: Callable[[Problem, DsmmPlan, torch.Tensor], object],
+    influence: tuple[str, ...],
+    in_dots: Callable[[Packing], NDArray[np.bool_]] = lambda packing: (
+        packing.regimes == Regime.DENSE
+    ),
 ) -> Callable[[Problem], Run]:
-    """A step on a plan, with D given in the form that its kernels read."""
+    """A step on a plan, with D given in the form that its kernels read.
+
+    `in_dots` tells which groups are computed by ``tl.dot``, whose operations the recorder counts.
+    """
 
     def prepare(problem: Problem) -> Run:
         plan = DsmmPlan(problem.mask, problem.mask, problem.dynamics)
         packing = plan.packing("triton")
         d = torch.zeros(problem.batch, plan.dynamics.nnz)
-        columns = plan.groups.num_columns
-        flops = 0
-        for regime, groups in parts_of(block_of(packing)):
-            if regime != Regime.DENSE:  # the recorder counts tl.dot
-                flops += 2 * int((packing.costs.nonzeros * columns)[groups].sum())
-        return Run(lambda: step(problem, plan, d), influence, flops * problem.batch)
+        flops = 2 * packing.costs.nonzeros * plan.groups.num_columns * ~in_dots(packing)
+        return Run(lambda: step(problem, plan, d), influence, int(flops.sum()) * problem.batch)
 
     return prepare
 
@@ -88,6 +92,10 @@ def _outer(problem: Problem, plan: DsmmPlan, _: torch.Tensor) -> object:
     return outer(packing, plan.packing("triton"), torch.zeros_like(j), j)
 
 
+def _is_tiled(packing: Packing) -> NDArray[np.bool_]:
+    return np.full(len(packing.groups), packing.pairs.tile > 1)
+
+
 def _gather(problem: Problem) -> Run:
     """The values of a Jacobian with the influence's pattern, from its compressed form."""
     projection = Projection.of(Compression.of(problem.mask, mode="row"))
@@ -95,6 +103,12 @@ def _gather(problem: Problem) -> Run:
     index = torch.from_numpy(projection.index)
     runs = [] if projection.runs is None else [torch.from_numpy(array) for array in projection.runs]
     return Run(lambda: launch_kernels(compressed, index, runs), ("values",))
+
+
+def _row_pointers(problem: Problem) -> Run:
+    """The row pointers of a Jacobian with the influence's pattern; its rows stand for J."""
+    rows = torch.from_numpy(problem.mask.rows.astype(np.int32))
+    return Run(lambda: row_pointers(rows, problem.mask.shape[0], False), ("rows",))
 
 
 def _snap1(problem: Problem, plan: DsmmPlan, d: torch.Tensor) -> object:
@@ -107,8 +121,12 @@ MASKED_DSMM = Kernel("masked_dsmm", _ours(_product, ALONE))
 INFLUENCE_UPDATE = Kernel("influence_update", _ours(_update, ALONE))
 SNAP1_STEP = Kernel("snap1_step", _ours(_snap1, INFLUENCE))
 INFLUENCE_GRADIENT = Kernel("influence_gradient", _ours(_gradient, ("j",)))
-MASKED_OUTER = Kernel("masked_outer", _ours(_outer, ("r", "x")))
+MASKED_OUTER = Kernel("masked_outer", _ours(_outer, ("r", "x"), _is_tiled), most_programs=4)
 GATHER_COMPRESSED = Kernel("gather_compressed", _gather)
+COO_TO_CSR = Kernel("coo_to_csr", _row_pointers)
 
-KERNELS = (NAIVE, MASKED_DSMM, INFLUENCE_UPDATE, INFLUENCE_GRADIENT, GATHER_COMPRESSED)
-"""Those of the sweep; for SnAp-1 `SNAP1_STEP` as well. `MASKED_OUTER` takes long to interpret."""
+KERNELS = (
+    *(NAIVE, MASKED_DSMM, INFLUENCE_UPDATE, INFLUENCE_GRADIENT),
+    *(MASKED_OUTER, GATHER_COMPRESSED, COO_TO_CSR),
+)
+"""Those of the sweep; for SnAp-1 `SNAP1_STEP` as well."""

@@ -48,11 +48,14 @@ class Kernel:
         Makes it ready for a problem.
     precision
         Of its multiply-adds.
+    most_programs
+        How many programs of a launch are enough, for a kernel that takes long to interpret.
     """
 
     name: str
     prepare: Callable[[Problem], Run]
     precision: Precision = "ieee"
+    most_programs: int = 256
 
 
 @dataclass(frozen=True)

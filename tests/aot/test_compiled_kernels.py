@@ -55,7 +55,9 @@ def test_moves_16_bytes_a_thread_where_declared(build: Build, report: Report) ->
     kernel = build.kernel
     if build.dtype in (kernel.wide_dtypes or kernel.dtypes):
         assert report.wide_loads or not kernel.wide_loads
-        assert report.wide_stores or not kernel.wide_stores
+        # AMD's matrix cores leave a thread four consecutive values of a product, or one in float64
+        is_narrow = kernel.dots and build.device.is_hip and build.dtype != "fp32"
+        assert report.wide_stores or not kernel.wide_stores or is_narrow
 
 
 def test_multiplies_on_tensor_cores_where_the_precision_allows(

@@ -127,6 +127,22 @@ def test_outer_product(order: int, regime: Regime | None) -> None:
     close(masked_outer(r, x, plan), plan.dynamics.values_of(left @ right.T))
 
 
+@pytest.mark.parametrize("form", ["values", "dense"])
+@pytest.mark.parametrize("rows", [(11, 11), (9, 11)], ids=["full", "two sizes"])
+def test_outer_product_in_tiles(launched: list[str], rows: tuple[int, int], form: str) -> None:
+    heights = np.repeat(rows, 20)
+    mask = SparsityPattern.from_dense(np.arange(11)[:, None] < heights)
+    x = SparsityPattern.from_dense(np.arange(10, -1, -1)[:, None] < heights[::-1])
+    plan = DsmmPlan(x, mask)
+    assert (plan.dynamics.nnz < 121) == (rows == (9, 11))
+    left, right = draw(BATCH, mask.nnz), draw(BATCH, x.nnz)
+    found = masked_outer(left, right, plan, form=form)
+    dense = mask.to_dense(np.asarray(left)) @ x.to_dense(np.asarray(right)).swapaxes(1, 2)
+    kept = dense * plan.dynamics.to_dense()
+    close(found, kept if form == "dense" else plan.dynamics.values_of(kept))
+    assert launched == ["outer_tiles"]
+
+
 @every_plan
 def test_update(order: int, regime: Regime | None, launched: list[str]) -> None:
     plan, structure = network(order, regime)

@@ -33,3 +33,14 @@ def test_a_step_on_kernels_is_the_step_in_numpy(solver: str, dtype: str) -> None
         np.testing.assert_allclose(getattr(found, name), value, tolerance, tolerance * scale)
         assert torch.equal(getattr(found, name), getattr(again, name))
     np.testing.assert_allclose(found_error, error, tolerance)
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_positions_outside_of_the_grid_read_no_other_memory() -> None:
+    positions = torch.tensor([[0.5], [-3.0], [9.0], [torch.nan], [torch.inf], [-torch.inf]])
+    outer = torch.tensor([[[1.0], [2.0], [4.0]]])
+    (sums,), rises = face.outer_values(positions, outer)
+    assert sums[:3].tolist() == [1.5, -2.0, 18.0]  # the first and the last interval go on
+    assert rises.flatten()[:3].tolist() == [1, 1, 2]
+    assert sums[3].isnan()
+    assert not sums[4:].isfinite().any()

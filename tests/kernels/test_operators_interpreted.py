@@ -117,3 +117,63 @@ def test_device_kernels_equal_the_cpu_with_derivatives(
         for one, other in zip(tensors, expected[name], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, msg=name)
     assert set(launched) == set(launchers)
+
+
+NONE, FULL = SparsityPattern.from_coo([], [], (5, 7)), SparsityPattern.full((5, 7))
+EMPTY_PLANS = {
+    "no values": DsmmPlan(NONE, NONE),
+    "nothing read": DsmmPlan(NONE, FULL),
+    "nothing written": DsmmPlan(FULL, NONE),
+    "no columns": DsmmPlan(*[SparsityPattern.from_coo([], [], (5, 0))] * 2),
+    "no batch row": DsmmPlan(FULL, FULL),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_PLANS)
+def test_empty_operands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, batch = EMPTY_PLANS[name], 0 if name == "no batch row" else 2
+    x, r = (torch.ones(batch, pattern.nnz) for pattern in (plan.x, plan.mask))
+    d, entries, delta = torch.ones(5, 5), torch.ones(batch, plan.dynamics.nnz), torch.ones(batch, 5)
+    nothing = SparsityPattern.from_coo([], [], plan.mask.shape)
+    colors = CompressedStructure(plan, Projection.of(Compression.of(nothing, mode="row")))
+    assert colors.num_colors == 0
+    compressed = Compressed(torch.ones(batch, 0, plan.mask.shape[1]), colors)
+    calls = (
+        lambda: masked_dsmm(d, x, plan),
+        lambda: masked_dsmm(entries, x, plan),
+        lambda: influence_update(d, x, r, plan),
+        lambda: influence_update(d, x, compressed, plan),
+        lambda: masked_outer(r, x, plan),
+        lambda: masked_outer(r, x, plan, form="dense"),
+        lambda: influence_gradient(delta, r, plan),
+        lambda: influence_gradient(delta, r, plan, sum_batch=True),
+    )
+    expected = [call() for call in calls]
+    on_device(monkeypatch)
+    for one, other in zip([call() for call in calls], expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_strided_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, structure = network(2)
+    generator = torch.Generator().manual_seed(1)
+
+    def strided(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape[:-1], 2 * shape[-1], generator=generator)[..., ::2]
+
+    nnz = plan.mask.nnz
+    d, entries, j = strided(12, 12).mT, strided(3, plan.dynamics.nnz), strided(nnz, 3).mT
+    shared, delta = strided(nnz).expand(3, nnz), strided(12).expand(3, 12)
+    factors = Factors(strided(3, 1, 12), strided(3, 5), structure)
+    calls = (
+        lambda: masked_dsmm(d, j, plan, row_scale=delta),
+        lambda: masked_dsmm(entries[None], shared[:, None], plan),
+        lambda: influence_update(entries, j, factors, plan),
+        lambda: influence_update(entries, shared, j, plan),
+        lambda: masked_outer(j, shared, plan),
+        lambda: influence_gradient(delta, j, plan, sum_batch=True),
+    )
+    expected = [call() for call in calls]
+    on_device(monkeypatch)
+    for one, other in zip([call() for call in calls], expected, strict=True):
+        torch.testing.assert_close(one, other)

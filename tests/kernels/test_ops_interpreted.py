@@ -211,9 +211,13 @@ def test_gradient(case: str, sum_batch: bool) -> None:
     expect_close(found, expected.sum(axis=0) if sum_batch else expected)
 
 
-@pytest.mark.parametrize("case", ["snap1", "snap2", "rtrl", "snap2 of two parts"])
-def test_outer_is_the_adjoint_in_d(case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "tile"),
+    [("snap1", 1), ("snap2", 1), ("rtrl", 64), ("dense rtrl", 64), ("snap2 of two parts", 1)],
+)
+def test_outer_is_the_adjoint_in_d(case: str, tile: int) -> None:
     plan, _ = CASES[case]
+    assert plan.packing("triton").pairs.tile == tile
     r, x = random(3, plan.mask.nnz), random(3, plan.mask.nnz) + 1
     packing = device_packing(plan.packing("triton"), r.device)
     (left,), (right,) = packing.pack(r, "mask"), packing.pack(x, "x")

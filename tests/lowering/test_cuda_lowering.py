@@ -148,6 +148,12 @@ def test_kernels_of_the_other_regimes(order: int, regime: Any, names: list[str])
         assert kernels(lower(function, *arguments)) == names
 
 
+def test_an_outer_product_of_a_full_d_is_one_of_tiles() -> None:
+    full = SparsityPattern.full((12, 40))
+    values = jnp.ones((BATCH, full.nnz), jnp.float32)
+    assert kernels(lower(outer, DsmmPlan(full, full), values, values)) == ["outer_tiles"]
+
+
 def test_a_step_of_snap1_is_one_kernel() -> None:
     function, arguments = call("step", order=1)
     assert kernels(lower(function, *arguments)) == ["snap1_step"]

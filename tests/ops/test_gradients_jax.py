@@ -8,7 +8,9 @@ from influences import REGIMES, compressed_structure, snap_problem
 
 from tritonsnap import (
     Compressed,
+    DsmmPlan,
     Factors,
+    SparsityPattern,
     influence_gradient,
     influence_step,
     influence_update,
@@ -181,6 +183,15 @@ def test_programs_traced_for_a_gpu_run_here(plan, name: str) -> None:
     with lower_for(TARGETS[1]):
         result = jax.jit(function)(structure, *operands)
     np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("read", "written"), [(0, 0), (0, 1), (1, 0)])
+def test_programs_without_values_traced_for_a_gpu_run_here(read: int, written: int) -> None:
+    x, mask = (SparsityPattern.from_dense(np.full((4, 3), full)) for full in (read, written))
+    plan = DsmmPlan(x, mask)
+    with lower_for(TARGETS[1]):
+        product = jax.jit(masked_dsmm)(jnp.ones((4, 4)), jnp.ones((2, x.nnz)), plan)
+    np.testing.assert_array_equal(product, np.zeros((2, mask.nnz)))
 
 
 def test_derivatives_of_a_step_traced_for_a_gpu() -> None:

@@ -74,6 +74,14 @@ def test_default_loses_stages_until_it_fits() -> None:
     assert stages == [2, 3, 3, 1]
 
 
+def test_a_batch_too_large_for_a_grid_raises() -> None:
+    kernel = next(kernel for kernel in declared_kernels() if kernel.name == "walk_product")
+    sizes = {"tiles": np.zeros((3, 3)), "batch": 1 << 17}
+    assert kernel.programs({**sizes, "B": 4}) == (3, 1 << 15)
+    with pytest.raises(ValueError, match=r"`walk_product` .* 65535 .* fewer batch rows"):
+        kernel.programs({**sizes, "B": 2})
+
+
 def test_config_space_is_a_product() -> None:
     assert config_space(BLOCK=(1, 2), num_warps=(4,)) == (
         {"BLOCK": 1, "num_warps": 4},

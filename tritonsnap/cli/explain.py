@@ -7,13 +7,15 @@ from typing import get_args
 
 import tritonsnap
 from tritonsnap.arrays import LIBRARIES, fastest_library
-from tritonsnap.cli.errors import told_to_user
+from tritonsnap.cli.errors import check_plot, told_to_user
 from tritonsnap.online.configuration import CellName, make_cell
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--cell", choices=get_args(CellName), default="gru", help="kind of cell")
+    parser.add_argument(
+        "--cell", choices=get_args(CellName), default="gru", help="kind of cell (default: gru)"
+    )
     for name, default, help in (
         ("--inputs", 64, "inputs of the cell"),
         ("--hidden", 256, "units of the cell"),
@@ -48,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, and draw the masks if asked to."""
+    check_plot("--plot", arguments.plot)
     with told_to_user():
         cell = make_cell(
             arguments.cell, arguments.inputs, arguments.hidden, arguments.density, arguments.seed

@@ -351,6 +351,14 @@ def _ctrl_c() -> Iterator[threading.Event]:
 
 def _progress_bar(budget: Budget, state: TrainingState) -> Any:
     if budget.steps is not None:
-        return tqdm(total=budget.steps, initial=state.step, unit="step", mininterval=0.5)
+        return tqdm(
+            total=budget.steps, initial=state.step, unit="step", mininterval=0.5, disable=None
+        )
     bar_format = "{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}"
-    return tqdm(total=budget.seconds, initial=state.seconds, bar_format=bar_format, mininterval=0.5)
+    return tqdm(
+        total=budget.seconds,
+        initial=state.seconds,
+        bar_format=bar_format,
+        mininterval=0.5,
+        disable=None,
+    )

@@ -238,17 +238,27 @@ def outer_arguments(
     return _in_order(
         "pair_begin pair_run pair_row pair_inner run_column run_value run_x run_group row_begin "
         "x_begin r x num_entries batch r_units x_units",
-        _structure(block)
-        | {name: getattr(pairs, name) for name in pairs.ARRAYS}
-        | {
-            "r": r,
-            "x": x,
-            "num_entries": num_entries,
-            "batch": int(r.shape[0]),
-            "r_units": block.mask_values // UNIT,
-        },
+        _outer_structure(block, pairs, r, x) | {"num_entries": num_entries},
         unused=block.run_group,
     )
+
+
+def outer_tile_arguments(
+    block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any, shape: tuple[int, int]
+) -> dict[str, Any]:
+    """Arguments of `outer_tiles` but for its output; `shape` is that of D."""
+    return _in_order(
+        "pair_begin pair_run pair_row pair_inner run_column run_value run_x run_group row_begin "
+        "x_begin mask_row x_row r x num_rows num_inner batch r_units x_units",
+        _outer_structure(block, pairs, r, x) | {"num_rows": shape[0], "num_inner": shape[1]},
+        unused=block.run_group,
+    )
+
+
+def _outer_structure(block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any) -> dict[str, Any]:
+    arrays = {name: getattr(pairs, name) for name in pairs.ARRAYS}
+    sizes = {"batch": int(r.shape[0]), "r_units": block.mask_values // UNIT}
+    return _structure(block) | arrays | sizes | {"r": r, "x": x}
 
 
 def _structure(block: CanonicalBlock) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from tritonsnap.ops.canonical import Addend, block_of
 from tritonsnap.ops.canonical_launches import (
     gradient_launch,
     outer_launch,
+    outer_values,
     product_launches,
     step_launch,
 )
@@ -98,8 +99,8 @@ def outer(launch: Launch, packing: Packing, r: Array, x: Array) -> Array:
     """R X^T at the entries of D, ``[..., nnz(dynamics)]``."""
     batch = jnp.broadcast_shapes(r.shape[:-1], x.shape[:-1])
     one = outer_launch(packing, packing.pairs, full_batch(r, batch), full_batch(x, batch))
-    out = run(launch, one, r.dtype)["out"]
-    return out.reshape(*batch, out.shape[-1])
+    values = outer_values(packing.pairs, run(launch, one, r.dtype)["out"])
+    return values.reshape(*batch, values.shape[-1])
 
 
 def gradient(launch: Launch, packing: Packing, delta: Array, j: Array, sum_batch: bool) -> Array:

@@ -6,6 +6,7 @@ kernel is chosen.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 from tritonsnap.ops.canonical import (
@@ -14,6 +15,7 @@ from tritonsnap.ops.canonical import (
     gradient_arguments,
     group_arguments,
     outer_arguments,
+    outer_tile_arguments,
     snap1_arguments,
     walk_arguments,
 )
@@ -120,7 +122,7 @@ def gradient_launch(packing: Packing, delta: Any, j: Any, sum_batch: bool) -> Ke
 
 
 def outer_launch(packing: Packing, pairs: OuterPairs, r: Any, x: Any) -> KernelLaunch:
-    """R X^T at the entries of D, ``[batch, nnz(dynamics)]``.
+    """R X^T at the entries of D, or in the whole of D; see `outer_values`.
 
     Parameters
     ----------
@@ -129,12 +131,23 @@ def outer_launch(packing: Packing, pairs: OuterPairs, r: Any, x: Any) -> KernelL
     r : [batch, padded nnz(mask)]
     x : [batch, padded nnz(x)]
     """
-    from tritonsnap.ops.masked_outer.kernels import OUTER_WALK
+    from tritonsnap.ops.masked_outer.kernels import OUTER_TILES, OUTER_WALK
 
-    num_entries, batch = packing.dynamics.nnz, int(r.shape[0])
+    block, batch = block_of(packing), int(r.shape[0])
+    num_entries, shape = packing.dynamics.nnz, packing.dynamics.shape
+    if pairs.tile == 1:
+        arguments = outer_arguments(block, pairs, r, x, num_entries)
+        sizes = {"entries": num_entries, "batch": batch}
+        return KernelLaunch(OUTER_WALK, arguments, {"out": (batch, num_entries)}, sizes)
     return KernelLaunch(
-        OUTER_WALK,
-        outer_arguments(block_of(packing), pairs, r, x, num_entries),
-        {"out": (batch, num_entries)},
-        {"entries": num_entries, "batch": batch},
+        OUTER_TILES,
+        outer_tile_arguments(block, pairs, r, x, shape),
+        {"out": (batch, shape[1], shape[0])},
+        {"rows": shape[0], "inner": shape[1], "batch": batch},
     )
+
+
+def outer_values(pairs: OuterPairs, out: Any) -> Any:
+    """The values at the entries of D, ``[batch, nnz(dynamics)]``, from what the kernel wrote."""
+    flat = out.reshape(out.shape[0], math.prod(out.shape[1:]))
+    return flat[:, pairs.entry] if len(pairs.entry) else flat

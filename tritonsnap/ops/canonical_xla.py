@@ -76,8 +76,8 @@ def product(packing: Packing, dynamics: Dynamics, x: Array) -> Array:
     d = dynamics.dense
     dtype, nnz = jnp.result_type(d, x), packing.groups.mask.nnz
     lead = jnp.broadcast_shapes(d.shape[:-2], x.shape[:-1])
-    if not nnz:
-        return jnp.zeros((*lead, 0), dtype)
+    if not packing.dynamics.nnz:
+        return jnp.zeros((*lead, block_of(packing).mask_values), dtype)
     at = places_of(packing)
     x_row = _integers(block_of(packing).x_row)
 

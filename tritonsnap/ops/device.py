@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,9 @@ _factors: WeakKeyDictionary[FactorStructure, dict[torch.device, CanonicalFactors
     WeakKeyDictionary()
 )
 _colors: WeakKeyDictionary[CompressedStructure, dict[torch.device, Tensor]] = WeakKeyDictionary()
+_entries: WeakKeyDictionary[Packing, dict[torch.device, tuple[Tensor, Tensor]]] = (
+    WeakKeyDictionary()
+)
 _pairs: WeakKeyDictionary[Packing, dict[torch.device, OuterPairs]] = WeakKeyDictionary()
 
 
@@ -62,7 +66,19 @@ def device_pairs(host: Packing, device: torch.device) -> OuterPairs:
         moved = {
             name: torch.from_numpy(getattr(pairs, name)).to(device) for name in OuterPairs.ARRAYS
         }
-        copies[device] = OuterPairs(**moved)
+        copies[device] = OuterPairs(pairs.tile, **moved)
+    return copies[device]
+
+
+def device_entries(packing: Packing, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row and column of each entry of D, moved to `device` once: a CUDA graph may hold the call."""
+    copies = _entries.setdefault(packing, {})
+    if device not in copies:
+        rows, cols = (
+            torch.from_numpy(part.astype(np.int64)).to(device)
+            for part in (packing.dynamics.rows, packing.dynamics.cols)
+        )
+        copies[device] = rows, cols
     return copies[device]
 
 
@@ -72,7 +88,13 @@ def batch_rows(array: Tensor, own_axes: int, batch: tuple[int, ...]) -> Tensor:
     lead = array.shape[: array.ndim - own_axes]
     if all(size == 1 for size in lead):
         return array.reshape(1, *own).contiguous()
-    return array.expand(*batch, *own).reshape(-1, *own).contiguous()
+    return array.expand(*batch, *own).reshape(math.prod(batch), *own).contiguous()
+
+
+def full_batch(values: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """A contiguous ``[batch, values]``, repeated along batch axes that it lacks."""
+    size = values.shape[-1]
+    return values.expand(*batch, size).reshape(math.prod(batch), size).contiguous()
 
 
 class DeviceDynamics:
@@ -88,7 +110,7 @@ class DeviceDynamics:
         """The values, ``[batch or 1, nnz(dynamics)]``."""
         if self._form == "values":
             return self._given
-        rows, cols = self._index()
+        rows, cols = device_entries(self._packing, self._given.device)
         return self._given[:, rows, cols].contiguous()
 
     @property
@@ -97,15 +119,7 @@ class DeviceDynamics:
         if self._form == "dense" and not self._packing.restricted:
             return self._given
         values = self.values
-        rows, cols = self._index()
+        rows, cols = device_entries(self._packing, self._given.device)
         matrix = values.new_zeros(len(values), *self._packing.dynamics.shape)
         matrix[:, rows, cols] = values
         return matrix
-
-    def _index(self) -> tuple[Tensor, Tensor]:
-        pattern, packing = self._packing.dynamics, self._packing
-        found: list[Any] = [packing.dynamics_row, packing.dynamics_col]
-        if len(found[0]) != pattern.nnz:  # no kernel reads values: the packing left them out
-            found = [torch.from_numpy(part.copy()) for part in (pattern.rows, pattern.cols)]
-        device = self._given.device
-        return found[0].to(device, torch.int64), found[1].to(device, torch.int64)

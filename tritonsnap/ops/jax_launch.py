@@ -107,7 +107,7 @@ def kernel_call(
         outputs=tuple(
             jax.ShapeDtypeStruct(shape, pointed[name]) for name, shape in outputs.items()
         ),
-        grid=kernel.grid({**arguments, **config}),
+        grid=kernel.programs({**arguments, **config}),
         constexprs=kernel.constexprs(config, precision, hip=device.is_hip),
         options={name: value for name, value in config.items() if name in OPTIONS},
     )

@@ -54,6 +54,10 @@ OPTIONS = ("num_warps", "num_stages")
 """The launch options of a config; its other names are constexprs of the kernel."""
 
 
+MOST_PROGRAMS = (1 << 16) - 1
+"""That NVIDIA's GPUs run along the second or third axis of a grid."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """The operands of one launch, in NumPy.
@@ -173,6 +177,22 @@ class Kernel:
             name = "bf16x6" if hip and precision == "tf32x3" else precision
             return {**self.constants, **blocks, "PRECISION": name}
         return {**self.constants, **blocks}
+
+    def programs(self, arguments: Arguments) -> Grid:
+        """The grid of a launch, from all its arguments and those of its config.
+
+        Raises
+        ------
+        ValueError
+            If it has more programs than a GPU runs along an axis.
+        """
+        grid = self.grid(arguments)
+        if max(grid[1:], default=0) > MOST_PROGRAMS:
+            raise ValueError(
+                f"`{self.name}` needs a grid of {grid}, but a GPU takes at most {MOST_PROGRAMS} "
+                "along its second and third axis: give fewer batch rows (or rows) at once"
+            )
+        return grid
 
     def pointer_dtype(self, argument: str, dtype: str) -> str | None:
         """What an argument points to in a launch with T = `dtype`; None for a number."""

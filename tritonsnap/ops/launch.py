@@ -65,7 +65,7 @@ def launch_with(
     kernel: Kernel, arguments: Arguments, config: Config, precision: str = "ieee"
 ) -> None:
     """Run a kernel with a config of the caller's choice; see `launch`."""
-    grid = kernel.grid({**arguments, **config})
+    grid = kernel.programs({**arguments, **config})
     if 0 in grid:
         return
     constexprs = kernel.constexprs(config, precision, hip=torch.version.hip is not None)

@@ -77,7 +77,8 @@ def _unflatten_plan(static: Static, arrays: Any) -> DsmmPlan:
         view, both = plan.packing(target), 2 * own
         flipped = packing.transposed.with_arrays(arrays[own:both])
         flipped.__dict__["transposed"] = view
-        view.__dict__.update(transposed=flipped, pairs=OuterPairs(*arrays[both:]))
+        pairs = OuterPairs(packing.pairs.tile, *arrays[both:])
+        view.__dict__.update(transposed=flipped, pairs=pairs)
     return plan
 
 

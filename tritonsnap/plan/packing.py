@@ -150,7 +150,7 @@ class Packing:
     @cached_property
     def pairs(self) -> OuterPairs:
         """What `masked_outer` sums for each entry of D, of a packing for Triton."""
-        return OuterPairs.build(self.groups, self.dynamics)
+        return OuterPairs.build(self.groups, self.dynamics, self.costs.nonzeros)
 
     # ---- what it is ----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ def _gather_compressed(compressed: Tensor, index: Tensor, runs: list[Tensor]) ->
 def launch_kernels(compressed: Tensor, index: Tensor, runs: list[Tensor]) -> Tensor:
     """Launch the kernel for runs where there are any, else that for an index."""
     *batch, colors, columns = compressed.shape
-    flat = compressed.reshape(-1, colors * columns).contiguous()
+    flat = compressed.reshape(math.prod(batch), colors * columns).contiguous()
     one = gather_launch(flat, index, Runs(*runs) if runs else None, columns)
     values = run(one, flat.dtype, flat)["values"]
     return values.reshape(*batch, len(index))

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
 from tritonsnap.ops.canonical_launches import gradient_launch
-from tritonsnap.ops.device import batch_rows, device_packing
+from tritonsnap.ops.device import batch_rows, device_packing, full_batch
 from tritonsnap.ops.launch import run
-from tritonsnap.ops.masked_dsmm.triton import batch_shape, full_batch
+from tritonsnap.ops.masked_dsmm.triton import batch_shape
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
 

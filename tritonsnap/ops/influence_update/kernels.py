@@ -128,12 +128,13 @@ def _grid(arguments: Arguments, gradient: bool) -> Grid:
 
 
 def _default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
-    """Wide tiles keep many loads in flight; spans share the sources while 128 programs remain."""
+    """Wide tiles keep many loads in flight; spans share the sources while programs remain."""
     itemsize = {"fp64": 8, "fp32": 4}.get(dtype, 2)
     if device.is_hip:  # more than a tile at once takes more scalar registers than there are
         return {"B": 1, "TILES": 1, "SPAN": 1, "num_warps": max(1, TILE * itemsize // 16 // 64)}
     tiles = 8 if dtype == "fp32" else 4
-    span = max(1, min(32 // tiles, sizes["values"] // (tiles * TILE) // 128))
+    steps = sizes["values"] // (tiles * TILE)
+    span = max(1, min(32 // tiles, steps // 128), min(32, steps // 256))
     most_rows = 4 if dtype == "fp32" else 2
     # code for sm_8x spills with more rows than two, and with one
     rows = 2 if device.arch.startswith("sm_8") else min(sizes["batch"], most_rows)
@@ -148,7 +149,7 @@ def _declare(gradient: bool) -> Kernel:
         signature=signature_of(snap1_step),
         dtypes=FLOATS,
         configs=config_space(
-            B=(1, 2, 4), TILES=(1, 4, 8), SPAN=(1, 2, 4, 8), num_warps=(1, 2, 4, 8, 16)
+            B=(1, 2, 4), TILES=(1, 4, 8), SPAN=(1, 2, 4, 8, 16, 32), num_warps=(1, 2, 4, 8, 16)
         ),
         heuristic=_default,
         grid=lambda arguments: _grid(arguments, gradient),

@@ -21,11 +21,12 @@ from tritonsnap.ops.device import (
     device_colors,
     device_factors,
     device_packing,
+    full_batch,
 )
 from tritonsnap.ops.influence_update.compressed import check_compressed
 from tritonsnap.ops.influence_update.factors import check_factors
 from tritonsnap.ops.launch import launch
-from tritonsnap.ops.masked_dsmm.triton import batch_shape, full_batch, product
+from tritonsnap.ops.masked_dsmm.triton import batch_shape, product
 from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors

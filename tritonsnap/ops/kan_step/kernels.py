@@ -134,7 +134,8 @@ def kan_outer_values(
         m_tile = m_record[:, None] & (o_addend[None, :] < addends)
         o_tile = o_record[:, None] * addends + o_addend[None, :]  # [BT, BP]
         b_position = tl.load(positions + o_tile, mask=m_tile, other=0.0)
-        b_knot = tl.minimum(b_position.to(tl.int32), knots - 2)
+        b_inside = tl.where(b_position > 0, b_position, 0.0)  # NaN is not
+        b_knot = tl.minimum(b_inside, knots - 2).to(tl.int32)
         o_value = (i_target * knots + b_knot) * addends + o_addend[None, :]
         b_value = tl.load(outer + o_value, mask=m_tile, other=0.0)
         b_rise = tl.load(outer + (o_value + addends), mask=m_tile, other=0.0) - b_value

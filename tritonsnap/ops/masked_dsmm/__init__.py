@@ -49,6 +49,12 @@ def masked_dsmm(
         precision.
     TypeError
         For dtypes that are not floating-point, a wrong plan, or mixed array libraries.
+
+    Notes
+    -----
+    On a GPU, operands that are not contiguous are copied first, and so is an `x` that lacks batch
+    axes which `d` or `row_scale` has, or that is flat and no multiple of 16 values long: learners
+    keep theirs packed.
     """
     face: Any
     library = library_of_arguments({"d": d}, packed={"x": x}, optional={"row_scale": row_scale})

@@ -388,6 +388,7 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
             * (8 if dtype == "fp64" else 4)
         ),
         wide_loads=align > 1,
+        wide_stores=align > 1,
         dots=True,
         max_registers=255,
     )

@@ -16,7 +16,7 @@ from tritonsnap.ops.arguments import (
 )
 from tritonsnap.ops.canonical import Addend, block_of
 from tritonsnap.ops.canonical_launches import product_launches
-from tritonsnap.ops.device import DeviceDynamics, batch_rows, device_packing
+from tritonsnap.ops.device import DeviceDynamics, batch_rows, device_packing, full_batch
 from tritonsnap.ops.launch import launch
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.packing import Packing
@@ -103,8 +103,3 @@ def batch_shape(*parts: tuple[int, ...] | torch.Size | Tensor | None) -> tuple[i
     """The batch axes of a result, from axes and from tensors with one axis of their own."""
     shapes = [part.shape[:-1] if isinstance(part, Tensor) else part for part in parts]
     return np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
-
-
-def full_batch(values: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """A contiguous ``[batch, values]``, repeated along batch axes that it lacks."""
-    return values.expand(*batch, values.shape[-1]).reshape(-1, values.shape[-1]).contiguous()

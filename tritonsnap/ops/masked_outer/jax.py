@@ -67,9 +67,12 @@ def _in_form(packing: Packing, values: Array, form: Form) -> Array:
     """The values of D, or D with zeros where it has none."""
     if form == "values":
         return values
+    rows, cols = packing.dynamics.shape
+    if packing.dynamics.nnz == rows * cols:
+        return values.reshape(*values.shape[:-1], cols, rows).swapaxes(-1, -2)
     zeros = jnp.zeros((*values.shape[:-1], *packing.dynamics.shape), values.dtype)
-    rows, cols = canonical_xla.entries_of(packing)
-    return zeros.at[..., rows, cols].set(values, unique_indices=True)
+    at = (..., *canonical_xla.entries_of(packing))
+    return zeros.at[at].set(values, unique_indices=True)
 
 
 def _adjoint(

@@ -1,4 +1,4 @@
-"""Problems and references by which the outer product's kernel is tested and tuned."""
+"""Problems and references by which the outer product's kernels are tested and tuned."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.ops.canonical import outer_arguments
+from tritonsnap.ops.canonical import outer_arguments, outer_tile_arguments
 from tritonsnap.ops.kernel import Problem
 from tritonsnap.ops.masked_dsmm.problems import random_columns, wide
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.outer_pairs import OuterPairs
+from tritonsnap.sparsity.pattern import SparsityPattern
 
 
 def outer_problem(entries: int, batch: int) -> Problem:
@@ -29,7 +31,7 @@ def outer_problem(entries: int, batch: int) -> Problem:
     block = packing.blocks[0]
     arguments = outer_arguments(
         block,
-        packing.pairs,
+        OuterPairs.of_entries(packing.groups, packing.dynamics),
         random.standard_normal((batch, block.mask_values)),
         random.standard_normal((batch, block.x_values)),
         plan.dynamics.nnz,
@@ -54,4 +56,43 @@ def outer_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
         )
         row, inner = a["pair_row"][pair], a["pair_inner"][pair]
         out[:, entry[pair]] += (r[:, :, row] * x[:, :, inner]).sum(axis=1)
+    return {"out": out}
+
+
+def tile_problem(rows: int, inner: int, batch: int) -> Problem:
+    """Four kinds of some 40 columns, each with about half of the rows; the last two have few."""
+    random = np.random.default_rng([rows, inner, batch])
+    kind = np.sort(random.integers(0, 4, 160))
+
+    def pattern(height: int) -> SparsityPattern:
+        drawn = random.random((height, 4)) < [0.5, 0.5, 1 / height, 0]
+        return SparsityPattern.from_dense(drawn[:, kind])
+
+    plan = DsmmPlan(pattern(inner), pattern(rows))
+    packing = plan.packing("triton")
+    block = packing.blocks[0]
+    arguments = outer_tile_arguments(
+        block,
+        OuterPairs.of_tiles(packing.groups, packing.dynamics),
+        random.standard_normal((batch, block.mask_values)),
+        random.standard_normal((batch, block.x_values)),
+        plan.dynamics.shape,
+    )
+    sizes = {"rows": rows, "inner": inner, "batch": batch}
+    return Problem(wide(arguments), {"out": (batch, inner, rows)}, sizes)
+
+
+def tile_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
+    """Run by run."""
+    out = np.zeros((a["batch"], a["num_inner"], a["num_rows"]))
+    for run, group in enumerate(a["run_group"]):
+        rows = a["mask_row"][slice(*a["row_begin"][group : group + 2])]
+        inner = a["x_row"][slice(*a["x_begin"][group : group + 2])]
+        columns = a["run_column"][run + 1] - a["run_column"][run]
+        r = a["r"][:, a["run_value"][run] :][:, : columns * len(rows)]
+        x = a["x"][:, a["run_x"][run] :][:, : columns * len(inner)]
+        r, x = (
+            part.reshape(a["batch"], columns, len(own)) for part, own in ((r, rows), (x, inner))
+        )
+        out[:, inner[:, None], rows] += np.einsum("bck,bcs->bks", x, r)
     return {"out": out}

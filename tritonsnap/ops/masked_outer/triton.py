@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+import math
+
 from torch import Tensor
 
 from tritonsnap.ops.arguments import Form
-from tritonsnap.ops.canonical_launches import outer_launch
-from tritonsnap.ops.device import device_packing, device_pairs
+from tritonsnap.ops.canonical_launches import outer_launch, outer_values
+from tritonsnap.ops.device import device_entries, device_packing, device_pairs, full_batch
 from tritonsnap.ops.launch import run
-from tritonsnap.ops.masked_dsmm.triton import full_batch
 from tritonsnap.plan.packing import Packing
 
 
@@ -23,8 +23,9 @@ def outer(packing: Packing, host: Packing, r: Tensor, x: Tensor) -> Tensor:
     r : [batch, padded nnz(mask)]
     x : [batch, padded nnz(x)]
     """
-    one = outer_launch(packing, device_pairs(host, r.device), r, x)
-    return run(one, r.dtype, r)["out"]
+    pairs = device_pairs(host, r.device)
+    values: Tensor = outer_values(pairs, run(outer_launch(packing, pairs, r, x), r.dtype, r)["out"])
+    return values
 
 
 def entries_of_outer(
@@ -37,9 +38,9 @@ def entries_of_outer(
     if form == "values":
         return values
     pattern = host.dynamics
-    rows, cols = (
-        torch.from_numpy(part.astype("int64")).to(r.device) for part in (pattern.rows, pattern.cols)
-    )
+    if pattern.nnz == math.prod(pattern.shape):
+        return values.reshape(*batch, *pattern.shape[::-1]).mT
+    rows, cols = device_entries(packing, r.device)
     matrix = values.new_zeros(*batch, *pattern.shape)
     matrix[..., rows, cols] = values
     return matrix

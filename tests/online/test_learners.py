@@ -146,6 +146,33 @@ def test_a_gradient_before_any_step_is_zero(like: str) -> None:
         assert all(not to_numpy(gradient).any() for gradient in gradients.values())
 
 
+def test_torch_maps_a_step_over_several_networks() -> None:
+    learner, given = SnAp(SMALL, 2), problem(SMALL, "torch", steps=2)
+    start = learner.init(3, like="torch", dtype="float64")
+    networks = {name: torch.stack([one, 2 * one]) for name, one in given.params.items()}
+
+    def step(params, x):
+        carry, _ = learner.step(params, start, x)
+        return learner.step(params, carry, x)
+
+    found, _ = torch.func.vmap(step, (0, None))(networks, given.xs[0])
+    for number in range(2):
+        alone, _ = step({name: one[number] for name, one in networks.items()}, given.xs[0])
+        for mapped, block in zip(found.influence, alone.influence, strict=True):
+            torch.testing.assert_close(mapped[number], block)
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_torch_inference_mode_changes_nothing(chunk: int) -> None:
+    learner, given = SnAp(SMALL, 2), problem(SMALL, "torch", steps=8)
+    given.loss = Readout(OUTPUTS).__call__  # without `gradients`: torch differentiates it
+    expected = given.run(learner, chunk=chunk)
+    with torch.inference_mode():
+        found = given.run(learner, chunk=chunk)
+    assert found[0] == expected[0]
+    assert largest_difference(found[1], expected[1]) == 0
+
+
 @pytest.mark.parametrize("like", LIBRARIES)
 def test_the_influence_goes_on_across_sequences(like: str) -> None:
     learner = RTRL(SMALL)

@@ -177,7 +177,8 @@ class Learner(ABC):
             `gradients`, such as `Readout`. Where time is chunked it is called with [K, batch, ...]
             and gives losses [K, batch].
         mask : [T, batch], optional
-            What each loss is multiplied by.
+            What each loss is multiplied by. Where it is zero a `Readout` takes nothing from the
+            target, even NaN; a NaN in the state still spoils the gradient.
         resets : bool [T, batch], optional
             Rows whose state and influence are zeroed before that step's input is read.
         readout

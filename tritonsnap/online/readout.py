@@ -113,7 +113,8 @@ class Readout:
         y
             Class ids ``[...]`` or values ``[..., outputs]``.
         weight
-            ``[...]``, usually a mask of zeros and ones; None for ones.
+            ``[...]``, usually a mask of zeros and ones; None for ones. What has weight zero adds
+            nothing, even where `y` is NaN.
 
         Returns
         -------
@@ -131,7 +132,8 @@ class Readout:
             library_of_arguments({"state": state, "weight": weight})
             if tuple(weight.shape) != tuple(losses.shape):
                 raise ValueError(f"`weight` must be {list(losses.shape)}, got {list(weight.shape)}")
-            error = error * xp.astype(weight, error.dtype)[..., None]
+            weight = xp.astype(weight, error.dtype)[..., None]
+            error = xp.where(weight != 0, error * weight, xp.zeros_like(error))
         flat_error = xp.reshape(error, (-1, self.outputs))
         flat_state = xp.reshape(state, (-1, state.shape[-1]))
         return (

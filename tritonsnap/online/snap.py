@@ -53,7 +53,8 @@ class SnAp(Learner):
     """The sparse n-step approximation of RTRL.
 
     The influence ``J_t = ds_t/dtheta`` is kept where it can become nonzero within `order` steps
-    and carried forward by ``J_t = I_t + M * (D_t J_{t-1})``.
+    and carried forward by ``J_t = I_t + M * (D_t J_{t-1})``. The parts of a unit (hidden state and
+    cell of an LSTM) stay together: what feeds a unit has all of them from the first step on.
 
     Parameters
     ----------

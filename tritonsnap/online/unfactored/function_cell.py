@@ -21,6 +21,9 @@ from tritonsnap.online.trees import leaves_of, map_tree, named_leaves
 from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell, Work
 from tritonsnap.sparsity.pattern import SparsityPattern
 
+_POINTS = 16
+"""At how many points torch looks for nonzeros; some more check what was found."""
+
 
 class FunctionPrepared(NamedTuple):
     """What a step reads of the parameters: all of them."""
@@ -48,7 +51,9 @@ class FunctionCell(UnfactoredCell):
     immediate
         Where ``df/dparams`` may be nonzero: a tree like `params` of patterns [hidden, size of the
         leaf], in any form that `make_jacobian_projection` takes. By default it is found by
-        `detect_pattern`: in JAX from the operations (needs asdex), in torch by looking.
+        `detect_pattern`: in JAX from the operations (needs asdex), in torch by looking at the given
+        parameters with 16 random states and inputs. So give it where a branch, such as a unit of
+        `relu` that is off for nearly all of these, may hide an entry.
     dynamics
         Where ``df/dstate`` [hidden, hidden] may be nonzero: the union of all paths from the old
         state to the new one. By default it is found in the same way. JAX sees structure only, so
@@ -100,9 +105,11 @@ class FunctionCell(UnfactoredCell):
         self._immediate, self._dynamics = self._patterns(immediate, dynamics)
         read_from_operations = self.library == "jax" and immediate is None and dynamics is None
         if not read_from_operations:  # else the patterns are supersets by construction
-            self._sparse.verify_projection(
-                self.call, self.projection(), *self._example(1), argnums=(0, 1)
-            )
+            projection = self.projection()
+            for seed in range(_POINTS, _POINTS + 4):
+                self._sparse.verify_projection(
+                    self.call, projection, *self._example(seed), argnums=(0, 1)
+                )
 
     # ---- structure -----------------------------------------------------------------------------
 
@@ -272,7 +279,7 @@ class FunctionCell(UnfactoredCell):
     ) -> tuple[dict[str, SparsityPattern], SparsityPattern]:
         found: Any = ({}, None)
         if immediate is None or dynamics is None:
-            found = self._sparse.detect_pattern(self.call, *self._example(0), argnums=(0, 1))
+            found = self._detected()
         given = found[0] if immediate is None else self._given(immediate)
         own = SparsityPattern.of(found[1] if dynamics is None else dynamics)
         for name, shape in self.shapes.items():
@@ -286,6 +293,22 @@ class FunctionCell(UnfactoredCell):
                 f"`dynamics` must have shape {(self.hidden, self.hidden)}, got {own.shape}"
             )
         return {name: given[name] for name in self.shapes}, own
+
+    def _detected(self) -> tuple[dict[str, SparsityPattern], SparsityPattern]:
+        """The patterns of both Jacobians; in torch all that is nonzero at one of several points."""
+        detect = self._sparse.detect_pattern
+        if self.library == "jax":
+            found: Any = detect(self.call, *self._example(0), argnums=(0, 1))
+            return found
+        looks = [
+            detect(self.call, *self._example(seed), argnums=(0, 1), probes=1, seed=seed)
+            for seed in range(_POINTS)
+        ]
+        (first, own), rest = looks[0], looks[1:]
+        leaves = {
+            name: mask.union(*(look[0][name] for look in rest)) for name, mask in first.items()
+        }
+        return leaves, own.union(*(look[1] for look in rest))
 
     def _given(self, immediate: Any) -> dict[str, SparsityPattern]:
         try:

@@ -3,5 +3,6 @@
 import sys
 
 from tritonsnap.autotune.command import main
+from tritonsnap.console import run_command
 
-sys.exit(main())
+sys.exit(run_command(main, "interrupted"))

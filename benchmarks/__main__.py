@@ -9,25 +9,28 @@ results into README.md.
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
 from benchmarks.report import Parser
+from tritonsnap.console import INTERRUPTED, run_command
 
-BENCHMARKS = (
-    "masked_dsmm",
-    "density_sweep",
-    "step",
-    "sequence",
-    "copy_task",
-    "jacobian",
-    "kan",
-    "traffic",
-    "devices",
-)
-"""Modules, each with a `main(arguments)` whose options a `Parser` reads."""
+BENCHMARKS: dict[str, tuple[str, ...]] = {
+    "masked_dsmm": ("jax", "numba", "torch"),
+    "density_sweep": ("jax", "matplotlib", "numba", "scipy", "torch"),
+    "step": ("jax",),
+    "sequence": ("jax", "matplotlib"),
+    "copy_task": ("matplotlib",),
+    "jacobian": ("asdex", "jax", "matplotlib", "scipy", "sparsejac"),
+    "kan": ("matplotlib", "numba", "torch"),
+    "traffic": ("torch", "triton"),
+    "devices": ("matplotlib",),
+}
+"""Modules, each with a `main(arguments)` whose options a `Parser` reads, and what they import."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,7 +57,10 @@ def run_all(options: Sequence[str]) -> int:
     for number, name in enumerate(BENCHMARKS, 1):
         seconds = time.monotonic() - start
         print(f"\n[{number}/{len(BENCHMARKS)}, {seconds:.0f} s] {name}\n", flush=True)
-        if run(name, options):
+        status = run(name, options)
+        if status == INTERRUPTED:
+            return INTERRUPTED
+        if status:
             failed.append(name)
     print(f"\n{len(BENCHMARKS)} benchmarks in {time.monotonic() - start:.0f} s; ", end="")
     print(f"failed: {', '.join(failed)}" if failed else "all went well")
@@ -62,9 +68,25 @@ def run_all(options: Sequence[str]) -> int:
 
 
 def run(name: str, options: Sequence[str]) -> int:
-    """Run a benchmark in a new process, which shows its progress, and return its exit status."""
-    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options]).returncode
+    """Run a benchmark in a new process, which shows its progress, and return its exit status.
+
+    Where it lacks something, that is said in place of running it, and the status is 1. Ctrl-C is
+    for that process to answer; its status is then `INTERRUPTED`.
+    """
+    missing = [need for need in BENCHMARKS.get(name, ()) if importlib.util.find_spec(need) is None]
+    if missing:
+        print(
+            f"{name} needs {', '.join(missing)}; run: pip install -e '.[all,test]'", file=sys.stderr
+        )
+        return 1
+    with subprocess.Popen([sys.executable, "-m", f"benchmarks.{name}", *options]) as process:
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            status = process.wait()
+        finally:
+            signal.signal(signal.SIGINT, previous)
+    return INTERRUPTED if status == -signal.SIGINT else status
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

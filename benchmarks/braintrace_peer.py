@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks.report import Row, measure
 from tritonsnap import RNN, SnAp
+from tritonsnap.console import run_command
 
 INPUTS, UNITS, BATCH, STEPS = 64, 256, 8, 48
 
@@ -83,4 +84,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

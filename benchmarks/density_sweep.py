@@ -1,6 +1,6 @@
 """The masked product over densities, against what one would use instead.
 
-``python -m benchmarks.density_sweep [--hidden H] [--order N] [--batch B]`` sweeps the density of
+``python -m benchmarks density_sweep [--hidden H] [--order N] [--batch B]`` sweeps the density of
 the recurrent weights from 1e-4 to 1 (SnAp-2, float32) on the GPU if there is one, otherwise on
 the CPU, and checks every variant before it is timed.
 
@@ -40,6 +40,7 @@ from benchmarks.report import (
 from benchmarks.traffic.problem import snap_problem
 from tritonsnap import DsmmPlan, masked_dsmm
 from tritonsnap.arrays import to_numpy
+from tritonsnap.console import run_command
 
 DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 OURS, DENSE = "tritonsnap", "dense product and mask"
@@ -127,7 +128,7 @@ def run(hidden: int, order: int, batch: int, repeats: int, densities: tuple[floa
     """Time all densities; raises an `AssertionError` if a result is wrong."""
     on_gpu = torch.cuda.is_available()
     rows: list[Row] = []
-    for density in tqdm(densities, desc="densities"):
+    for density in tqdm(densities, desc="densities", disable=None):
         problem = snap_problem(hidden, density, batch, order, most_nonzeros=_NONZERO_LIMIT // batch)
         plan = DsmmPlan(problem.mask, problem.mask, problem.dynamics)
         rng = np.random.default_rng(0)
@@ -216,4 +217,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

@@ -1,6 +1,6 @@
 """What an online learner takes on 1 to 1024 devices: a simulated account, nothing is measured.
 
-``python -m benchmarks.devices`` spreads the influence of some networks over H200s as `Sharded` does
+``python -m benchmarks devices`` spreads the influence of some networks over H200s as `Sharded` does
 (`tritonsnap.plan.Partition`, with the plan's own cost model) and adds up for one step:
 
 - **influence**: the longest predicted time of a device's groups, times its rows of the batch;
@@ -32,6 +32,7 @@ from benchmarks.report import (
 )
 from benchmarks.roofline import H200
 from tritonsnap import GRU, RNN, RTRL, SnAp
+from tritonsnap.console import run_command
 from tritonsnap.plan import Packing, Partition
 
 DEVICE = "simulated H200"
@@ -250,4 +251,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

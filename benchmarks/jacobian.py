@@ -1,6 +1,6 @@
 """Sparse Jacobians in JAX: this library, asdex and sparsejac side by side, and peak memory.
 
-Run with ``python -m benchmarks.jacobian``, asdex and sparsejac installed. The first part times
+Run with ``python -m benchmarks jacobian``. The first part times
 coloring and one Jacobian under jit on five patterns; the second reads, from the compiled programs,
 how much memory our Jacobians and dense `jax.jacrev` take for one step of a tanh RNN and a GRU.
 """
@@ -10,12 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import asdex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import sparsejac
 from jax.experimental.sparse import BCOO
 from scipy.sparse import coo_matrix
 
@@ -27,18 +30,14 @@ from benchmarks.report import (
     markdown_table,
     measure,
     new_figure,
+    peak_bytes,
     results_path,
     save_figure,
     write_report,
 )
+from tritonsnap.console import run_command
 from tritonsnap.jax import make_jacobian_projection, sp_jacrev
 from tritonsnap.sparsity import Compression, SparsityPattern, snap_pattern
-
-try:
-    import asdex
-    import sparsejac
-except ModuleNotFoundError as error:
-    raise ImportError("this benchmark needs: pip install asdex sparsejac") from error
 
 MEMORY_SIZES = (64, 128, 256, 512)
 
@@ -59,7 +58,8 @@ def banded(size: int = 1000, width: int = 2) -> Case:
 
     def function(x: jax.Array) -> jax.Array:
         padded = jnp.pad(x, width)
-        return sum(jnp.sin((1 + k**2) * padded[width + k : width + k + size]) for k in offsets)
+        terms = (jnp.sin((1 + k**2) * padded[width + k : width + k + size]) for k in offsets)
+        return reduce(jnp.add, terms)
 
     rows = np.concatenate([np.arange(size)] * len(offsets))
     cols = rows + np.repeat(offsets, size)
@@ -133,7 +133,7 @@ def speed(case: Case, repeats: int) -> list[Row]:
     pattern = case.pattern
     indices = jnp.asarray(np.stack([pattern.rows, pattern.cols], axis=1))
     bcoo = BCOO((jnp.ones(pattern.nnz), indices), shape=pattern.shape)
-    theirs = asdex.SparsityPattern.from_coo(pattern.rows, pattern.cols, pattern.shape)
+    theirs = _pattern_of_asdex(pattern)
 
     coloring: dict[str, Callable[[], Any]] = {
         "tritonsnap": lambda: Compression.of(pattern),
@@ -177,7 +177,7 @@ def speed(case: Case, repeats: int) -> list[Row]:
 def first_coloring(case: Case) -> list[Row]:
     """Time the first coloring of this process: asdex compiles, or loads what it once compiled."""
     pattern = case.pattern
-    theirs = asdex.SparsityPattern.from_coo(pattern.rows, pattern.cols, pattern.shape)
+    theirs = _pattern_of_asdex(pattern)
     coloring: dict[str, Callable[[], Any]] = {
         "tritonsnap": lambda: Compression.of(pattern),
         "asdex": lambda: asdex.jacobian_coloring_from_sparsity(theirs),
@@ -216,9 +216,8 @@ def memory(cell: str, hidden: int) -> list[Row]:
     }
     rows = []
     for name, program in programs.items():
-        found = program.compile().memory_analysis()
-        peak = found.temp_size_in_bytes + found.output_size_in_bytes + found.argument_size_in_bytes
-        rows.append(Row(cell, name, "B", {"hidden": hidden}, value=float(peak)))
+        size = float(peak_bytes(program.compile()))
+        rows.append(Row(cell, name, "B", {"hidden": hidden}, value=size))
     return compare(rows, "jax.jacrev")
 
 
@@ -247,6 +246,11 @@ def plot_memory(rows: Sequence[Row], path: Path) -> Path:
         ax.set(title=cell, xlabel="hidden units", ylabel="peak memory, MiB")
         ax.legend()
     return save_figure(figure, path)
+
+
+def _pattern_of_asdex(pattern: SparsityPattern) -> asdex.SparsityPattern:
+    rows, cols = (indices.astype(np.int32) for indices in (pattern.rows, pattern.cols))
+    return asdex.SparsityPattern.from_coo(rows, cols, pattern.shape)
 
 
 def _colors_of_sparsejac(pattern: SparsityPattern) -> int:
@@ -279,4 +283,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_command(main))

@@ -18,6 +18,7 @@ from benchmarks.kan_peers import (
     train_compiled,
     train_network,
 )
+from tritonsnap.console import run_command
 from tritonsnap.kan import KAN, Trainer
 from tritonsnap.kan.tasks import TASKS, Records, Task
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = set(options.variants or ()) - set(trainings)
     if unknown:
         parser.error(f"--variants must be of {', '.join(trainings)}, got {', '.join(unknown)}")
-    for name in tqdm(options.variants or trainings):
+    for name in tqdm(options.variants or trainings, disable=None):
         curves[name] = list(trainings[name]())
     rows = compare(options.task, curves)
     print(report.markdown_table(rows))
@@ -79,7 +80,7 @@ def variants(task: Task, records: tuple[Records, Records], epochs: int) -> dict[
         print(f"{make.__name__}: {count_parameters(make(task.inputs, size))} parameters of {size}")
         return lambda: train_network(lambda: make(task.inputs, size), x, y, validation, epochs)
 
-    plain = {"solver": "kaczmarz", "select": 1.0}
+    plain: dict[str, Any] = {"solver": "kaczmarz", "select": 1.0}
     return {
         "default": ours(),
         "threads, 2 clients": ours(clients=2),
@@ -139,4 +140,4 @@ def plot(task: str, curves: dict[str, Curve], path: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_command(main))

@@ -87,7 +87,7 @@ def train_compiled(
     model.initialize(x, y)
     x, y = model.checked_records(x, y)
     assert model.functions is not None
-    arrays = [array.copy() for array in model.functions[:6]]
+    arrays: list[Array] = [array.copy() for array in model.functions[:6]]
     target = (y[:, 0] - model.functions.shift[0]) / model.functions.scale[0]
     warm = [array.copy() for array in arrays]
     train_records(x[:2], target[:2], warm[0], warm[1][0], *warm[2:], step)  # compiles
@@ -97,7 +97,7 @@ def train_compiled(
         order = np.random.default_rng((model.seed, epoch)).permutation(len(x))
         train_records(x[order], target[order], arrays[0], arrays[1][0], *arrays[2:], step)
         seconds += time.perf_counter() - start
-        model.functions = Functions(*arrays, *model.functions[6:])
+        model.functions = Functions._make([*arrays, *model.functions[6:]])
         predictions = model.predict(validation[0])
         yield (epoch + 1) * len(x), seconds, _correlation(predictions, validation[1])
 

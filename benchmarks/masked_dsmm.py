@@ -1,6 +1,6 @@
 """One masked product ``M * (D X)`` on the CPU, every face against a loop over nonzeros.
 
-``python -m benchmarks.masked_dsmm [--cases N ...] [--repeats N]`` times, interleaved in one run, on
+``python -m benchmarks masked_dsmm [--cases N ...] [--repeats N]`` times, interleaved in one run, on
 recurrent networks of several sizes (float32): NumPy alone, NumPy with SciPy, JAX, torch on packed
 values (batch 1 and 8), NumPy on flat values, every regime by itself, and as baseline a compiled
 single-thread loop over the nonzeros of the mask (numba). Each variant is compared with float64
@@ -25,6 +25,7 @@ from tqdm import tqdm
 from benchmarks.report import Parser, Row, compare, markdown_table, measure, write_report
 from tritonsnap import DsmmPlan, Regime, SparsityPattern, masked_dsmm, snap_pattern
 from tritonsnap.arrays import to_numpy
+from tritonsnap.console import run_command
 from tritonsnap.plan import Packing
 
 CASES = ((256, 1.0, 1), (512, 0.1, 2), (512, 0.01, 3), (1024, 0.01, 2), (1024, 0.01, 3))
@@ -118,7 +119,7 @@ def _operand(plan: DsmmPlan, packing: Packing, d: NDArray[np.float32]) -> NDArra
 def run(cases: Sequence[tuple[int, float, int]], repeats: int) -> list[Row]:
     """Time the cases; raises an `AssertionError` if a result is wrong."""
     rows: list[Row] = []
-    for units, density, order in tqdm(cases, desc="cases"):
+    for units, density, order in tqdm(cases, desc="cases", disable=None):
         plan = recurrent_plan(units, density, order)
         rng = np.random.default_rng(0)
         for batch in (1, 8):
@@ -204,4 +205,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

@@ -22,6 +22,7 @@ from benchmarks.report import (
     save_figure,
 )
 from tritonsnap import RNN, explain
+from tritonsnap.console import run_command
 from tritonsnap.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
@@ -270,4 +271,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

@@ -62,11 +62,18 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the options given over the defaults, the quick ones if asked for."""
+        """Parse the options given over the defaults, the quick ones if asked for.
+
+        Results that could not be written are refused before any are measured.
+        """
         args = list(sys.argv[1:] if args is None else args)
         if "--quick" in args:
             self.set_defaults(**self._quick)
-        return super().parse_known_args(args, namespace)
+        options, unknown = super().parse_known_args(args, namespace)
+        folder = next(path for path in (options.results, *options.results.parents) if path.exists())
+        if not (folder.is_dir() and os.access(folder, os.W_OK)):
+            self.error(f"argument --results: cannot write to {options.results}")
+        return options, unknown
 
 
 class Quantiles(NamedTuple):
@@ -205,6 +212,12 @@ def _seconds(function: Callable[[], Any], calls: int, wait: Callable[[Any], obje
         result = function()
     wait(result)
     return time.perf_counter() - start
+
+
+def peak_bytes(program: Any) -> int:
+    """Bytes of the arguments, results and temporary values of a program that `jax.jit` compiled."""
+    sizes = program.memory_analysis()
+    return int(sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes)
 
 
 def environment(device: str | None = None) -> dict[str, Any]:

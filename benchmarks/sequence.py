@@ -1,6 +1,6 @@
 """The gradient of a whole sequence: SnAp-n and exact RTRL, chunked or step by step, against BPTT.
 
-``python -m benchmarks.sequence [--repeats N] [--budget SECONDS]`` times, interleaved for
+``python -m benchmarks sequence [--repeats N] [--budget SECONDS]`` times, interleaved for
 each network, the compiled gradient of 192 steps (64 inputs, batch 8, float32, JAX on the CPU) for
 networks of several sizes and densities, and takes the peak memory from XLA's analysis. Variants:
 
@@ -47,15 +47,18 @@ from benchmarks.report import (
     markdown_table,
     measure,
     new_figure,
+    peak_bytes,
     results_path,
     save_figure,
     write_report,
 )
 from tritonsnap import BPTT, GRU, RNN, RTRL, Cell, SnAp
+from tritonsnap.console import run_command
 from tritonsnap.files import write_atomically
 from tritonsnap.online.chunk_choice import predicted_seconds
 from tritonsnap.online.jax_sequence import _run
 from tritonsnap.online.learner import Learner
+from tritonsnap.online.unroll import Unroll
 
 INPUTS, BATCH, STEPS = 64, 8, 192
 BASELINE = "BPTT"
@@ -85,10 +88,10 @@ class Problem:
         """The gradient of the sequence as a function, and the bytes that it needs at once."""
         carry = learner.init(BATCH, like="jax")
         chunking = learner.chunking(chunk, self.xs)
-        before = (learner, chunking, self.params, carry, self.xs, self.ys)
-        after = (None, None, None)
-        program = _run.lower(*before, squared_error, *after).compile()
-        return partial(program, *before, *after), peak(program)
+        unroll = Unroll(self.params, carry, self.xs, self.ys, squared_error, None, None, None)
+        arguments = (learner, chunking, unroll.arrays)
+        program = _run.lower(*arguments, squared_error).compile()
+        return partial(program, *arguments), peak_bytes(program)
 
     def by_autodiff(self) -> tuple[Callable[[], Any], int]:
         """The same by `jax.grad` through a scan."""
@@ -105,7 +108,7 @@ class Problem:
 
         arguments = (self.params, self.xs, self.ys)
         program = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compile()
-        return partial(program, *arguments), peak(program)
+        return partial(program, *arguments), peak_bytes(program)
 
     def masked_afterwards(self, learner: SnAp) -> tuple[Callable[[], Any], int]:
         """The same as the SnAp authors' code: J is dense, D J is computed whole, then masked."""
@@ -146,13 +149,7 @@ class Problem:
 
         arguments = (mask, flat, self.xs, self.ys)
         program = jax.jit(run).lower(*arguments).compile()
-        return partial(program, *arguments), peak(program)
-
-
-def peak(program: Any) -> int:
-    """Bytes of arguments, results and temporary values of a compiled program."""
-    sizes = program.memory_analysis()
-    return int(sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes)
+        return partial(program, *arguments), peak_bytes(program)
 
 
 def network(kind: type[Cell], hidden: int, density: float) -> Cell:
@@ -193,8 +190,8 @@ def one_network(
         name = "RTRL" if order is None else f"SnAp-{order}"
         values = BATCH * learner.plan.mask.nnz
         for label, chunk in CHUNKS.items():
-            seconds = predicted_seconds(learner, chunk, "xla", STEPS, BATCH)
-            if not left_out(f"{name}, {label}", seconds, 4 * 4 * values):
+            predicted = predicted_seconds(learner, chunk, "xla", STEPS, BATCH)
+            if not left_out(f"{name}, {label}", predicted, 4 * 4 * values):
                 programs[f"{name}, {label}"] = problem.compiled(learner, chunk)
     functions = {name: function for name, (function, _) in programs.items()}
     seconds = measure(functions, wait=jax.block_until_ready, repeats=repeats)
@@ -361,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind in (RNN, GRU)
     ]
     rows: list[Row] = []
-    for kind, units, density in tqdm(networks):
+    for kind, units, density in tqdm(networks, disable=None):
         part = f"{kind.__name__} {units} {density}"
         if time.monotonic() > end and not progress.has(part):
             note = {"units": units, "density": density, "note": "not run: the time was up"}
@@ -387,4 +384,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main, "interrupted; what is finished is kept for the next run"))

@@ -1,6 +1,6 @@
 """One online step in JAX against a step of backpropagation through time.
 
-``python -m benchmarks.step [--repeats N]`` times, interleaved in one run, scans of 48 steps on the
+``python -m benchmarks step [--repeats N]`` times, interleaved in one run, scans of 48 steps on the
 CPU (256 units, 64 inputs, batch 8, float32, dense weights) and divides by the steps: SnAp-1's
 `step` alone, `sequence` of SnAp-1 with its gradient, `sequence` of our BPTT, and the baseline:
 `jax.grad` of the same loss through an unrolled scan, forward and backward.
@@ -27,6 +27,7 @@ from benchmarks.report import (
     write_report,
 )
 from tritonsnap import BPTT, GRU, RNN, Cell, SnAp
+from tritonsnap.console import run_command
 
 INPUTS, UNITS, BATCH, STEPS = 64, 256, 8, 48
 BASELINE = "BPTT by jax.grad"
@@ -96,4 +97,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(main))

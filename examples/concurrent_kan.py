@@ -4,13 +4,16 @@ Draws the held-out correlation against seconds and records. Needs the extra plot
 """
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from tritonsnap.kan import KAN, Trainer
 from tritonsnap.kan.tasks import TASKS
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "two processes": {"engine": "processes", "clients": 2},
     "two clients, two servers": {"clients": 2, "servers": 2},
@@ -19,13 +22,14 @@ VARIANTS = {
 }
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train each variant, print where it got, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--out", default="concurrent_kan.png")
+    parser.add_argument("--out", type=Path, default=Path("concurrent_kan.png"))
     options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
 
     task = TASKS["det4"]
     (x, y), validation = task.records(seed=0, training=options.records)

@@ -8,6 +8,9 @@ the length reached. Needs the extras jax and plots.
 import argparse
 import math
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +19,10 @@ from matplotlib.figure import Figure
 
 import tritonsnap as ts
 from tritonsnap.online.optimizers import Adam
-from tritonsnap.online.tasks import CopyTask
+from tritonsnap.online.tasks import Batch, CopyTask
 
 
-def train(learner, steps, every, seed=0):
+def train(learner: ts.Learner, steps: int, every: int, seed: int = 0) -> tuple[list[float], float]:
     """Train online, and return the copy length after each update and the seconds it took."""
     task = CopyTask(rows=16, seed=seed)
     readout = ts.Readout(task.outputs)
@@ -30,7 +33,9 @@ def train(learner, steps, every, seed=0):
     )
 
     @jax.jit
-    def update(learner, params, optimizer_state, carry, batch):
+    def update(
+        learner: ts.Learner, params: Any, optimizer_state: Any, carry: ts.Carry, batch: Batch
+    ) -> tuple[Any, Any, ts.Carry, jax.Array]:
         loss, gradients, carry = learner.sequence(
             params[0],
             carry,
@@ -59,19 +64,20 @@ def train(learner, steps, every, seed=0):
     return lengths, time.perf_counter() - start
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train each method, print where it got, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=6_000, help="time steps of each method")
+    parser.add_argument("--steps", type=int, default=4_500, help="time steps of each method")
     parser.add_argument("--every", type=int, default=1, help="time steps between updates")
     parser.add_argument("--orders", type=int, nargs="+", default=[1, 2], help="n of SnAp-n")
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--density", type=float, default=0.25, help="of the recurrent weights")
-    parser.add_argument("--out", default="copy_task.png")
+    parser.add_argument("--out", type=Path, default=Path("copy_task.png"))
     options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
 
     cell = ts.GRU(inputs=CopyTask.inputs, hidden=options.hidden, density=options.density)
-    methods = {f"BPTT through {options.every}": ts.BPTT(cell)}
+    methods: dict[str, ts.Learner] = {f"BPTT through {options.every}": ts.BPTT(cell)}
     methods |= {f"SnAp-{order}": ts.SnAp(cell, order=order) for order in options.orders}
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()

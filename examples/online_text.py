@@ -7,7 +7,9 @@ pairs. Needs the extras jax and plots.
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from matplotlib.figure import Figure
@@ -17,7 +19,7 @@ from tritonsnap.online.optimizers import Adam
 from tritonsnap.online.tasks import TextTask, reference_text
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     """Read for a while, print the loss, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, help="default: the Python language reference")
@@ -25,8 +27,9 @@ def main(arguments=None):
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16, help="readers side by side")
     parser.add_argument("--every", type=int, default=8, help="time steps between updates")
-    parser.add_argument("--out", default="online_text.png")
+    parser.add_argument("--out", type=Path, default=Path("online_text.png"))
     options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
 
     text = reference_text() if options.text is None else options.text.read_text(encoding="utf-8")
     task = TextTask(text, options.batch)
@@ -36,7 +39,15 @@ def main(arguments=None):
     params = learner.cell.init(0, like="jax"), readout.init(options.hidden, 1, like="jax")
 
     @jax.jit
-    def update(learner, params, optimizer_state, carry, xs, ys, resets):
+    def update(
+        learner: ts.Learner,
+        params: Any,
+        optimizer_state: Any,
+        carry: ts.Carry,
+        xs: jax.Array,
+        ys: jax.Array,
+        resets: jax.Array,
+    ) -> tuple[Any, Any, ts.Carry, jax.Array]:
         loss, gradients, carry = learner.sequence(
             params[0], carry, xs, ys, readout, resets=resets, readout=params[1]
         )
@@ -46,7 +57,9 @@ def main(arguments=None):
 
     carry, stream = learner.init(batch=options.batch, like="jax"), task.start()
     optimizer_state = optimizer.init(params)
-    characters, bits, recent = [0], [], []
+    characters = [0]
+    bits: list[float] = []
+    recent: list[float] = []
     start = time.perf_counter()
     while time.perf_counter() - start < options.seconds or not bits:
         batch, stream = task.read(stream, options.every)

@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "tritonsnap"
 ORDER = [
-    {"checks", "files"},
+    {"checks", "console", "files"},
     {"arrays", "sparsity", "tuning"},
     {"plan", "formats"},
     {"ops"},

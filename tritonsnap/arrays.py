@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import array_api_compat
@@ -60,6 +60,8 @@ def library_of_arguments(
     ------
     TypeError
         That names the argument, if one is no array, or the libraries differ.
+    ValueError
+        If torch's tensors lie on different devices. JAX says so itself.
     """
     found: dict[Library, str] = {}
     named = list(required.items())
@@ -80,7 +82,18 @@ def library_of_arguments(
     if len(found) > 1:
         names = ", ".join(f"{library} (`{name}`)" for library, name in found.items())
         raise TypeError(f"all arrays must belong to one library, got {names}")
+    if "torch" in found:
+        _check_one_device(named)
     return next(iter(found), "numpy")
+
+
+def _check_one_device(named: Iterable[tuple[str, Any]]) -> None:
+    found: dict[Any, str] = {}
+    for name, tensor in named:
+        found.setdefault(tensor.device, name)
+    if len(found) > 1:
+        names = ", ".join(f"{device} (`{name}`)" for device, name in found.items())
+        raise ValueError(f"all tensors must lie on one device, got {names}")
 
 
 def _library_of_one(array: Any) -> Library:

@@ -1,6 +1,6 @@
 """Memory-traffic model: what kernels load and store, counted in Triton's interpreter.
 
-``python -m benchmarks.traffic`` prints it for each kernel of `benchmarks.traffic.kernels`. No GPU
+``python -m benchmarks traffic`` prints it for each kernel of `benchmarks.traffic.kernels`. No GPU
 is needed: the addresses that a kernel touches do not depend on the device.
 
 What is counted (`recorder`), for each argument, reads and writes apart:

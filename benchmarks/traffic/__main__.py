@@ -16,6 +16,7 @@ from benchmarks.roofline import DEVICES
 from benchmarks.traffic.kernels import KERNELS, NAIVE, SNAP1_STEP
 from benchmarks.traffic.model import Traffic, measure_traffic
 from benchmarks.traffic.problem import Problem, snap_problem
+from tritonsnap.console import run_command
 
 DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 DEVICE = "Triton interpreter"
@@ -40,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     cases = list(itertools.product(options.densities, options.batches))
-    known = (*KERNELS, SNAP1_STEP) if options.order == 1 else KERNELS
+    known = [*KERNELS, SNAP1_STEP] if options.order == 1 else list(KERNELS)
     if options.kernels:
         known = [kernel for kernel in known if kernel.name in options.kernels]
     found: dict[Case, Traffic] = {}
-    with tqdm(total=len(cases) * len(known), unit="case") as progress:
+    with tqdm(total=len(cases) * len(known), unit="case", disable=None) as progress:
         for density, batch in cases:
             problem = snap_problem(options.hidden, density, batch, options.order)
             enough = _enough_programs(problem)
@@ -146,4 +147,4 @@ def _plot(found: dict[Case, Traffic]) -> object:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_command(main))

@@ -29,6 +29,13 @@ def test_quick_is_small_and_leaves_the_results_alone():
     assert vars(parser().parse_args(given)) == {"size": 3, "quick": True, "results": Path("here")}
 
 
+def test_results_that_cannot_be_written_are_refused_before_measuring(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--results", str(tmp_path / "file" / "results")])
+    assert "--results: cannot write to" in capsys.readouterr().err
+
+
 def test_every_benchmark_is_listed():
     runnable = {
         path.parent.name if path.stem == "__main__" else path.stem
@@ -59,6 +66,20 @@ def test_all_go_on_after_one_that_fails(monkeypatch, capsys):
     monkeypatch.setattr(command, "run", lambda name, options: int(name in ("step", "kan")))
     assert command.main(["all"]) == 1
     assert capsys.readouterr().out.endswith("failed: step, kan\n")
+
+
+def test_what_is_missing_is_said_with_the_command_that_installs_it(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert command.main(["kan", "--quick"]) == 1
+    told = capsys.readouterr().err
+    assert told == "kan needs matplotlib, numba, torch; run: pip install -e '.[all,test]'\n"
+
+
+def test_ctrl_c_ends_all(monkeypatch):
+    ran = []
+    monkeypatch.setattr(command, "run", lambda name, options: ran.append(name) or 130)
+    assert command.main(["all"]) == 130
+    assert len(ran) == 1
 
 
 @pytest.mark.parametrize("asked", [["steep"], ["all", "--quik"], []])

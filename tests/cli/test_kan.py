@@ -1,10 +1,11 @@
 import json
+import re
 
 import numpy as np
 import pytest
 
 from tritonsnap.cli import main
-from tritonsnap.kan import KAN
+from tritonsnap.kan import KAN, Trainer
 from tritonsnap.kan.tasks import read_csv
 
 SMALL = ["--task", "formula3", "--records", "2000", "--addends", "5", "--epochs", "2"]
@@ -76,16 +77,47 @@ def test_mistakes_are_told_in_one_line(failing, table, tmp_path):
     assert "--task" in failing()
     assert "--task must be one of det4" in failing("--task", "det6")
     assert "needs one FILE" in failing("--task", "csv")
+    assert "takes no FILE" in failing("--task", "det4", table)
     assert "none.csv" in failing("--task", "csv", tmp_path / "none.csv")
     assert "--target must be one of width, area, height" in failing(
         "--task", "csv", table, "--target", "depth"
     )
+    assert "--records must be at least 1" in failing("--task", "det4", "--records", 0)
+    assert "--epochs must be at least 1" in failing(*SMALL[:-1], 0)
     assert "--select must lie in (0, 1]" in failing(*SMALL, "--select", 2)
     assert "--resume needs --checkpoint" in failing(*SMALL, "--resume")
     assert "--clients cannot be changed" in failing(
         *SMALL, "--resume", "--checkpoint", "x", "--clients", 2
     )
     assert "diverged" in failing(*SMALL, "--solver", "kaczmarz", "--step", 1e6, "--clip", "inf")
+
+
+@pytest.mark.parametrize("option", ["--save", "--plot", "--checkpoint"])
+def test_a_file_that_cannot_be_written_is_refused_before_training(option, failing, tmp_path):
+    (tmp_path / "file").touch()
+    assert f"{option}: cannot write to" in failing(*SMALL, option, tmp_path / "file" / "m.npz")
+    assert f"{option}: cannot write to" in failing(*SMALL, option, tmp_path)
+
+
+def test_a_plot_needs_matplotlib_before_training(failing, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "--plot: matplotlib is not installed" in failing(*SMALL, "--plot", "m.png")
+
+
+def test_an_interrupted_training_keeps_its_epochs(tmp_path, capsys, monkeypatch):
+    def train_two_epochs(self, blocks, *arguments):
+        if self.model.epochs == 2:
+            raise KeyboardInterrupt
+        return one_round(self, blocks, *arguments)
+
+    one_round = Trainer._round
+    monkeypatch.setattr(Trainer, "_round", train_two_epochs)
+    model, state = tmp_path / "new" / "m.npz", tmp_path / "state.npz"
+    assert kan(*SMALL[:-1], 4, "--save", model, "--checkpoint", state) == 130
+    told = capsys.readouterr().err
+    assert "interrupted after epoch 2; " in told
+    assert f"--task formula3 --resume --checkpoint {state}" in told
+    assert KAN.load(model).epochs == Trainer.load(state).model.epochs == 2
 
 
 def test_a_bad_table_names_its_line(table):
@@ -101,6 +133,13 @@ def test_a_bad_table_names_its_line(table):
     table.write_text("a\n1\n")
     with pytest.raises(ValueError, match="two columns"):
         read_csv(table)
+    table.write_text("1,2\n3,4\n")
+    with pytest.raises(ValueError, match="line 1: it must have a header"):
+        read_csv(table)
+    for content in (b"a,b\n\xff,1\n", b"a,b\n\x001,2\n"):
+        table.write_bytes(content)
+        with pytest.raises(ValueError, match=re.escape(str(table))):
+            read_csv(table)
 
 
 def test_the_saved_text_is_json(tmp_path):

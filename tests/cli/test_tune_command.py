@@ -13,6 +13,12 @@ def test_it_says_that_it_needs_a_gpu(capsys, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_it_says_that_it_needs_torch(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["tune", "--directory", str(tmp_path)]) == 1
+    assert "pip install 'tritonsnap[torch]'" in capsys.readouterr().err
+
+
 def test_it_writes_to_the_users_configs(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITONSNAP_CONFIG_DIR", str(tmp_path / "mine"))
     with pytest.raises(SystemExit):

@@ -46,6 +46,16 @@ def test_torch(entry: Entry, name: str) -> None:
     check(in_library(entry, "torch"), trials)
 
 
+@pytest.mark.parametrize("entry", op_entries(), ids=str)
+def test_tensors_on_two_devices(entry: Entry) -> None:
+    torch = pytest.importorskip("torch")
+    valid = in_library(entry, "torch")
+    tensors = {n: v for n, v in valid.arguments.items() if isinstance(v, torch.Tensor)}
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    if len(tensors) > 1:
+        check(valid, [(name, {name: tensor.to("meta")}) for name, tensor in tensors.items()])
+
+
 @pytest.mark.parametrize(("entry", "name"), CASES)
 def test_jax(entry: Entry, name: str) -> None:
     values = list(corrupted(entry.arguments[name]))

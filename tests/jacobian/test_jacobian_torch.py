@@ -106,6 +106,11 @@ def test_formats_agree() -> None:
         assert not coo[name].is_coalesced()
 
 
+def test_a_number_of_a_number() -> None:
+    x, projection = torch.tensor(0.5), make_jacobian_projection(np.ones((1, 1)))
+    assert sp_jacrev(torch.sin, projection, format="dense")(x) == jacrev(torch.sin)(x)
+
+
 def test_parameters_of_a_module() -> None:
     module = torch.nn.GRUCell(3, 4).double()
     generator = torch.Generator().manual_seed(0)
@@ -361,3 +366,13 @@ def test_detect_pattern_needs_more_than_the_given_point() -> None:
     zero = torch.zeros(6, dtype=torch.float64)
     expected = SparsityPattern.from_dense(np.eye(6) + np.roll(np.eye(6), 1, axis=0))
     assert detect_pattern(f, zero) == expected
+
+
+def test_detect_pattern_of_nothing_and_without_probes() -> None:
+    x = torch.as_tensor(INPUT)
+    tree = {"x": x, "none": x[:0]}
+    found = detect_pattern(lambda tree: tree["x"][:2], tree)
+    assert (found["x"].nnz, found["none"].shape) == (2, (2, 0))
+    assert detect_pattern(lambda x: x[:0], x).shape == (0, len(INPUT))
+    with pytest.raises(ValueError, match="`probes`"):
+        detect_pattern(torch.sin, x, probes=0)

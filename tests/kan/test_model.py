@@ -51,6 +51,31 @@ def test_libraries_agree(model, records, library):
     np.testing.assert_allclose(np.asarray(found), single.predict(x), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_a_record_with_a_nan_has_no_prediction_and_spoils_no_other(model, records, library):
+    x = records[0][:4].astype(np.float32)
+    holed = x.copy()
+    holed[1, 0] = np.nan
+    arrays = {"numpy": np.asarray, "jax": jnp.asarray}
+    array = arrays.get(library) or pytest.importorskip("torch").from_numpy
+    single = KAN.from_json(json.dumps({**json.loads(model.to_json()), "dtype": "float32"}))
+    found, expected = (np.asarray(single.predict(array(given))) for given in (holed, x))
+    assert np.isnan(found[1]).all()
+    np.testing.assert_array_equal(np.delete(found, 1, 0), np.delete(expected, 1, 0))
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16", ">f8"])
+def test_inputs_of_every_real_dtype_are_taken(model, library, dtype):
+    x = np.array([[0, 1, 1], [1, 0, 1]])
+    if dtype == ">f8" and library != "numpy":
+        pytest.skip("only NumPy has other orders of bytes")
+    arrays = {"numpy": np.asarray, "jax": jnp.asarray}
+    array = arrays.get(library) or pytest.importorskip("torch").from_numpy
+    found = np.asarray(model.predict(array(x.astype(dtype))))
+    np.testing.assert_allclose(found, model.predict(x.astype(float)), rtol=1e-5, atol=1e-5)
+
+
 def test_gradients_in_torch_and_jax_are_the_jacobian(model, records):
     torch = pytest.importorskip("torch")
     x = records[0][:1]

@@ -30,6 +30,18 @@ def test_training_learns_both_targets(records, engine, solver, convention):
     assert trainer.history[-1].train_error < 0.4 * trainer.history[0].train_error
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e25])
+def test_the_unit_of_the_targets_does_not_matter(records, unit):
+    x, y = (array.astype(np.float32) for array in records)
+    plain, scaled = small_model(), small_model()
+    first, second = (
+        Trainer(model, block=64).fit(x, targets, epochs=2, **QUIET)
+        for model, targets in ((plain, y), (scaled, y * np.float32(unit)))
+    )
+    np.testing.assert_allclose(scaled.predict(x) / unit, plain.predict(x), rtol=1e-3, atol=1e-3)
+    assert second[-1].train_error == pytest.approx(first[-1].train_error, rel=1e-3)
+
+
 def test_equal_seeds_and_one_client_give_equal_bits(records):
     models = [small_model(seed=5) for _ in range(2)]
     for model in models:

@@ -25,6 +25,7 @@ from tritonsnap.jax import (
     masked_outer,
     sp_jacrev,
 )
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
@@ -283,9 +284,8 @@ def test_a_learner_runs_on_kernels(order: int, names: set[str]) -> None:
         return ((state - y) ** 2).sum(-1)
 
     def run(learner: Any, params: Any, carry: Any, xs: Any, ys: Any) -> Any:
-        return learner.run_sequence(
-            params, carry, xs, ys, loss, jnp.ones((4, BATCH)), jnp.zeros((4, BATCH), bool), None
-        )
+        mask, resets = jnp.ones((4, BATCH)), jnp.zeros((4, BATCH), bool)
+        return learner.run_sequence(Unroll(params, carry, xs, ys, loss, mask, resets, None))
 
     with lower_for(H200):
         carry = learner.init(BATCH, like="jax")

@@ -88,7 +88,7 @@ def check_errors(mesh) -> None:
     with pytest.raises(ValueError, match="`mesh` must have the axes"):
         tsj.Sharded(learner, jax.make_mesh((2, 2), ("columns", "model")))
     tiny = RNN(inputs=1, hidden=1)  # three parameters
-    with pytest.raises(ValueError, match=r"`num_devices` must be at most 3.* got 4"):
+    with pytest.raises(ValueError, match=r"`mesh` has too many devices.* at most 3.* got 4"):
         tsj.Sharded(SnAp(tiny), jax.make_mesh((4,), ("columns",)))
     sharded = tsj.Sharded(learner, mesh)
     with pytest.raises(ValueError, match="`batch` must be divisible by the 2 devices"):

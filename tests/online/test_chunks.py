@@ -9,6 +9,7 @@ from networks import autodiff, largest_difference, problem
 from tritonsnap import BPTT, GRU, LRU, LSTM, RFLO, RNN, RTRL, SnAp, SparsityPattern
 from tritonsnap.arrays import namespace, to_numpy
 from tritonsnap.online.chunk_structure import Chunking
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.plan.blocks import Regime
 
 jax = pytest.importorskip("jax")
@@ -213,9 +214,8 @@ def test_a_chunking_keeps_its_indices_out_of_the_program() -> None:
     given, learner = problem(cell, "jax", 4), SnAp(cell, 2)
     chunking = learner.chunking(2, given.xs)
     carry = learner.init(3, like="jax", dtype="float64")
-    lowered = _run.lower(
-        learner, chunking, given.params, carry, *given.sequence, readout=given.readout
-    )
+    unroll = Unroll(given.params, carry, *given.sequence, given.readout)
+    lowered = _run.lower(learner, chunking, unroll.arrays, given.loss)
     constants = [line for line in lowered.as_text().splitlines() if "stablehlo.constant" in line]
     assert constants
     assert max(map(len, constants)) < 200

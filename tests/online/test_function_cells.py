@@ -71,6 +71,19 @@ def by_leaf(cell) -> dict:
     return masks
 
 
+@pytest.mark.parametrize("hidden", [3, 12])
+def test_units_that_torch_finds_switched_off_are_seen_elsewhere(hidden: int) -> None:
+    module = torch.nn.RNNCell(3, hidden, nonlinearity="relu", dtype=torch.float64)
+    cell = FunctionCell(
+        lambda params, state, x: torch.func.functional_call(module, params, (x, state)),
+        dict(module.named_parameters()),
+        inputs=3,
+        hidden=hidden,
+    )
+    assert cell.dynamics_pattern == SparsityPattern.full((hidden, hidden))
+    assert cell.immediate_pattern.nnz == cell.immediate_pattern.shape[1]
+
+
 @pytest.mark.parametrize("make", [gru_cell_of_torch, minimal_gated_unit_of_jax])
 def test_rtrl_and_bptt_equal_autodiff(make) -> None:
     cell = make()

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from networks import problem
+from stacks import stack_problem
 
-from tritonsnap import RFLO, RNN, RTRL, SnAp, Stack
+from tritonsnap import GRU, RFLO, RNN, RTRL, UORO, SnAp, Stack
 from tritonsnap.arrays import namespace, to_numpy
+from tritonsnap.online.trees import leaves_of
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("torch")
@@ -95,10 +97,47 @@ def test_a_sequence_keeps_the_stored_dtype_and_the_wide_gradient(make) -> None:
     assert "influence_dtype='float16'" in repr(learner)
 
 
+@pytest.mark.parametrize(("like", "stored"), [("numpy", "float16"), ("torch", "bfloat16")])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        GRU(inputs=2, hidden=5, density=0.5, seed=1, reset="before"),
+        Stack([CELL, RNN(inputs=6, hidden=4)]),
+        Stack([CELL, RNN(inputs=6, hidden=4)], exact=True),
+    ],
+    ids=["unfactored", "layer by layer", "exact"],
+)
+def test_stacks_and_unfactored_cells_store_halves(cell, like: str, stored: str) -> None:
+    given = (problem if isinstance(cell, GRU) else stack_problem)(cell, like, steps=6)
+    exact = given.run(SnAp(cell, 2))
+    loss, gradients, carry = given.run(SnAp(cell, 2, influence_dtype=stored))
+    assert loss == exact[0]
+    influence = carry.influence
+    kept = influence if isinstance(cell, GRU) else (influence.own, influence.crossing)
+    dtypes = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves_of(kept)}
+    assert dtypes == {stored}
+    error = max(np.abs(value - exact[1][name]).max() for name, value in gradients.items())
+    largest = max(np.abs(value).max() for value in exact[1].values())
+    assert 0 < error < 20 * ROUNDOFF[stored] * largest
+
+
+def test_what_is_stored_is_part_of_a_learner_in_a_compiled_function() -> None:
+    init = jax.jit(lambda learner: learner.init(2, like="jax"))
+    dtypes = [
+        init(SnAp(network, 1, influence_dtype=stored)).influence
+        for network in (CELL, Stack([CELL]))
+        for stored in (None, "float16", "bfloat16")
+    ]
+    found = [str(leaves_of(getattr(one, "own", one))[0].dtype) for one in dtypes]
+    assert found == 2 * ["float32", "float16", "bfloat16"]
+    seeds = [init(UORO(CELL, seed)).influence.key.tolist() for seed in (1, 2, 1)]
+    assert seeds[0] == seeds[2] != seeds[1]
+
+
 def test_numpy_has_no_bfloat16() -> None:
     with pytest.raises(ValueError, match="`influence_dtype` 'bfloat16' needs torch or JAX"):
         SnAp(CELL, influence_dtype="bfloat16").init(1)
     with pytest.raises(ValueError, match="`influence_dtype` must be one of"):
         SnAp(CELL, influence_dtype="int8")
-    with pytest.raises(ValueError, match="`influence_dtype` goes with a Cell only"):
-        SnAp(Stack([CELL]), influence_dtype="float16")
+    with pytest.raises(ValueError, match="`influence_dtype` 'bfloat16' needs torch or JAX"):
+        SnAp(Stack([CELL]), influence_dtype="bfloat16").init(1)

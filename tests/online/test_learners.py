@@ -25,6 +25,7 @@ from tritonsnap import (
     Readout,
     SnAp,
     SparsityPattern,
+    Stack,
 )
 from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
 from tritonsnap.online.trees import leaves_of
@@ -143,6 +144,33 @@ def test_a_gradient_before_any_step_is_zero(like: str) -> None:
             n: p.shape for n, p in params.items()
         }
         assert all(not to_numpy(gradient).any() for gradient in gradients.values())
+
+
+def test_torch_maps_a_step_over_several_networks() -> None:
+    learner, given = SnAp(SMALL, 2), problem(SMALL, "torch", steps=2)
+    start = learner.init(3, like="torch", dtype="float64")
+    networks = {name: torch.stack([one, 2 * one]) for name, one in given.params.items()}
+
+    def step(params, x):
+        carry, _ = learner.step(params, start, x)
+        return learner.step(params, carry, x)
+
+    found, _ = torch.func.vmap(step, (0, None))(networks, given.xs[0])
+    for number in range(2):
+        alone, _ = step({name: one[number] for name, one in networks.items()}, given.xs[0])
+        for mapped, block in zip(found.influence, alone.influence, strict=True):
+            torch.testing.assert_close(mapped[number], block)
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_torch_inference_mode_changes_nothing(chunk: int) -> None:
+    learner, given = SnAp(SMALL, 2), problem(SMALL, "torch", steps=8)
+    given.loss = Readout(OUTPUTS).__call__  # without `gradients`: torch differentiates it
+    expected = given.run(learner, chunk=chunk)
+    with torch.inference_mode():
+        found = given.run(learner, chunk=chunk)
+    assert found[0] == expected[0]
+    assert largest_difference(found[1], expected[1]) == 0
 
 
 @pytest.mark.parametrize("like", LIBRARIES)
@@ -371,6 +399,39 @@ def test_wrong_arguments(make, like: str) -> None:
         learner.init(1, like=like, dtype="int32")
     with pytest.raises(ValueError, match="`xs` must have at least one step"):
         sequence(xs=given.xs[:0], ys=given.ys[:0], rest=(given.loss, None, None))
+
+
+STACK = Stack([RNN(inputs=2, hidden=3), RNN(inputs=3, hidden=2)])  # as many rows as SMALL
+CARRIES = {"SnAp": SnAp(SMALL), "BPTT": BPTT(SMALL), "UORO": UORO(SMALL), "stack": SnAp(STACK)}
+
+
+@pytest.mark.parametrize("name", [*CARRIES, "stacked BPTT"])
+def test_carries_and_prepared_parameters_of_other_rules_are_refused(name: str) -> None:
+    learner = CARRIES.get(name, BPTT(STACK))
+    params, x = learner.cell.init(0), np.zeros((2, 2), np.float32)
+    delta = np.ones((2, learner.num_outputs), np.float32)
+    for other, rule in CARRIES.items():
+        carry, _ = rule.step(rule.cell.init(0), rule.init(2), x)
+        if other == name:
+            learner.step(params, carry, x)
+            continue
+        refused = pytest.raises(
+            TypeError, match=f"`carry` must be what .* {type(learner).__name__}"
+        )
+        with refused:
+            learner.step(params, carry, x)
+        with refused:
+            learner.gradient(carry, delta)
+        with refused:
+            learner.sequence(params, carry, x[None], x[None], Readout(2))
+        ready = rule.prepare(rule.cell.init(0))
+        if {other, name} != {"BPTT", "UORO"}:  # which prepare the same
+            with pytest.raises(TypeError, match="`ready` must be what `prepare` returns"):
+                learner.step(ready, learner.init(2), x)
+    if name == "SnAp":  # it would be broadcast
+        one_row = learner.init(2)._replace(influence=learner.init(1).influence)
+        with pytest.raises(TypeError, match=r"`carry` .* has not the rows of its state"):
+            learner.step(params, one_row, x)
 
 
 def test_libraries_do_not_mix() -> None:

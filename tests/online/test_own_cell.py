@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from networks import EQUATIONS, autodiff, largest_difference, off_diagonal_stopped, problem
 
-from tritonsnap import BPTT, RTRL, Cell, SnAp
+from tritonsnap import BPTT, RNN, RTRL, Cell, SnAp
 
 jax = pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
@@ -114,5 +114,32 @@ class _Unfinished(Cell):
 )
 def test_maps_that_do_not_fit(given, message: str) -> None:
     kind = type("Unfinished", (_Unfinished,), {"given": given})
+    with pytest.raises(ValueError, match=message):
+        kind(inputs=2, hidden=3)
+
+
+class Mixing(RNN):
+    """Not elementwise: the softmax of all units."""
+
+    def activate(self, xp, a, state):
+        weights = xp.exp(a["preactivation"])
+        return {"hidden": weights / weights.sum(axis=-1)[..., None]}
+
+
+class Nameless(RNN):
+    """Returns a part that the state has not."""
+
+    def activate(self, xp, a, state):
+        return {"cell": a["preactivation"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Mixing, r"`Mixing.activate` must be elementwise: a unit of 'hidden' depends on another"),
+        (Nameless, r"`Nameless.activate` must return a dict of the parts \('hidden',\), got \["),
+    ],
+)
+def test_what_is_not_elementwise_is_refused(kind, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kind(inputs=2, hidden=3)

@@ -114,6 +114,19 @@ def test_no_weight_means_ones():
     np.testing.assert_array_equal(plain[1], ones[1])
 
 
+@pytest.mark.parametrize("like", LIBRARIES)
+def test_a_missing_target_of_weight_zero_adds_nothing(like):
+    readout, params, state, y, weight = example("mse", like)
+    xp = namespace(like)
+    missing = xp.where(weight[..., None] == 0, xp.nan, y)
+    assert bool(xp.any(xp.isnan(missing)))
+    _, state_gradient, params_gradient = readout.gradients(params, state, missing, weight)
+    _, expected, by_params = readout.gradients(params, state, y, weight)
+    np.testing.assert_array_equal(to_numpy(state_gradient), to_numpy(expected))
+    for name in params:
+        np.testing.assert_array_equal(to_numpy(params_gradient[name]), to_numpy(by_params[name]))
+
+
 def test_init_is_reproducible_and_typed():
     first, second = (Readout(4).init(8, rng=3) for _ in range(2))
     np.testing.assert_array_equal(first["kernel"], second["kernel"])
@@ -155,3 +168,14 @@ def test_wrong_shapes_and_types_are_refused():
         Readout(0)
     with pytest.raises(ValueError, match="`loss`"):
         Readout(2, "hinge")
+
+
+def test_keys_and_dtypes_are_those_of_a_cell():
+    jax = pytest.importorskip("jax")
+    one, same, other = (
+        Readout(3).init(4, jax.random.key(seed), like="jax")["kernel"] for seed in (1, 1, 2)
+    )
+    assert bool((one == same).all())
+    assert not bool((one == other).all())
+    with pytest.raises(ValueError, match="`dtype` must be one of"):
+        Readout(3).init(4, dtype="int32")

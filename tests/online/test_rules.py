@@ -193,3 +193,9 @@ def test_rules_for_cells_only_say_so(rule) -> None:
     stack = Stack([RNN(inputs=2, hidden=3), RNN(inputs=3, hidden=3)])
     with pytest.raises(TypeError, match=f"got Stack: {rule.__name__} has no form for it, as SnAp"):
         rule(stack)
+
+
+@pytest.mark.parametrize("rule", [RFLO, UORO])
+def test_rules_that_need_factors_say_so_at_once(rule) -> None:
+    with pytest.raises(TypeError, match=f"`cell` must be in factored form for {rule.__name__}"):
+        rule(GRU(inputs=2, hidden=3, reset="before"))

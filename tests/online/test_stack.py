@@ -446,6 +446,11 @@ def test_parameters_are_drawn_alike_in_every_library(like: str) -> None:
             r"`layers\[1\]` must have the 3 inputs that layers\[0\] gives, got 4",
         ),
         (
+            [RNN(inputs=2, hidden=3), GRU(inputs=3, hidden=3, reset="before")],
+            TypeError,
+            r"`layers\[1\]` must be in factored form, got ResetBeforeGRU",
+        ),
+        (
             [RNN(inputs=2, hidden=3), Skip(0)],
             ValueError,
             r"`layers\[1\]` must read a layer before layers\[0\], got 0",

@@ -94,6 +94,20 @@ every_case = pytest.mark.parametrize("name", [*OPS, "step"])  # a step is made o
 every_plan = pytest.mark.parametrize("plan", PLANS)
 
 
+@every_plan
+def test_a_program_may_close_over_a_plan(plan) -> None:
+    structure, found = cases(*plan)
+
+    def all_of(structure, arrays):
+        return {name: function(structure, *arrays[name]) for name, (function, _) in found.items()}
+
+    arrays = {name: operands for name, (_, operands) in found.items()}
+    expected = jax.jit(all_of)(structure, arrays)
+    closed = jax.jit(lambda arrays: all_of(structure, arrays))(arrays)
+    for name, value in closed.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("name", OPS)
 @every_plan
 def test_forward_and_reverse_mode(plan, name: str) -> None:

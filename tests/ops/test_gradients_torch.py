@@ -1,7 +1,9 @@
 """The torch ops under every transformation of torch, on small plans of every regime."""
 
+import copy
 import functools
 import gc
+import pickle
 import weakref
 
 import numpy as np
@@ -315,6 +317,19 @@ def test_a_plan_that_is_gone_says_so() -> None:
     gc.collect()
     with pytest.raises(RuntimeError, match="no longer exists"):
         find_call(key)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))], ids=["deep", "pickle"]
+)
+def test_a_copy_of_a_used_plan_outlives_it(copied) -> None:
+    plan, _, _ = snap_problem(2, REGIMES[1])
+    d, x = torch.rand(4, 4), torch.rand(plan.x.nnz)
+    expected = masked_dsmm(d, x, plan)
+    other = copied(plan)
+    del plan
+    gc.collect()
+    assert torch.equal(masked_dsmm(d, x, other), expected)
 
 
 def test_gradients_have_the_dtype_of_their_operands() -> None:

@@ -115,7 +115,9 @@ def check(kernels: Iterable[Kernel], directories: Iterable[Path]) -> list[str]:
         for source in (default_builds(kernel), *(tuned_builds(kernel, file) for file in files))
         for build in source
     ]
-    reports = tqdm(compile_all(builds), desc="compile", unit="config", total=len(builds))
+    reports = tqdm(
+        compile_all(builds), desc="compile", unit="config", total=len(builds), disable=None
+    )
     for build, report in zip(builds, reports, strict=True):
         if isinstance(report, Exception):
             failures.append(f"{build}: does not compile: {report}")

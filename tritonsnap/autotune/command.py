@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,10 +12,9 @@ from tritonsnap.autotune.caches import describe, merge, prune
 from tritonsnap.autotune.check import check
 from tritonsnap.autotune.runner import TorchRunner
 from tritonsnap.autotune.tune import tune
+from tritonsnap.console import INTERRUPTED
 from tritonsnap.ops.kernel import Kernel, declared_kernels
 from tritonsnap.tuning import shipped_directory, user_directory
-
-_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,6 +64,8 @@ def run_tune_command(options: argparse.Namespace) -> int:
 
 def run_tune(kernels: Iterable[Kernel], directory: Path) -> int:
     """Tune kernels on the GPU at hand; the status is `main`'s."""
+    if importlib.util.find_spec("torch") is None:
+        return _report(["tuning needs torch; run: pip install 'tritonsnap[torch]'"])
     import torch
 
     if not torch.cuda.is_available():
@@ -72,7 +74,7 @@ def run_tune(kernels: Iterable[Kernel], directory: Path) -> int:
         return _report(tune(kernels, TorchRunner("cuda"), directory))
     except KeyboardInterrupt:
         print(f"interrupted; the finished entries are in {directory}", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def _report(problems: list[str]) -> int:
@@ -111,7 +113,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_kernels(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kernels", action="append", metavar="NAME", help="this one (repeatable)")
+    parser.add_argument(
+        "--kernels",
+        action="append",
+        metavar="NAME",
+        help="a kernel, instead of all; may be given more than once",
+    )
 
 
 def _add_directory(parser: argparse.ArgumentParser, default: Path) -> None:

@@ -70,7 +70,7 @@ def tune(
     """
     wrong: list[str] = []
     tasks = [task for kernel in kernels for task in _missing(kernel, runner.device, directory)]
-    for task in tqdm(tasks, desc=f"tune for {runner.device.name}", unit="entry"):
+    for task in tqdm(tasks, desc=f"tune for {runner.device.name}", unit="entry", disable=None):
         entry = _best(task, runner, is_usable, wrong)
         if entry is not None:
             file = ConfigFile(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 
 from tritonsnap.cli.errors import UserError
 
@@ -35,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
             raise UserError(f"--target {name}: {_NEEDS[name]} is not installed")
     names = [name for name in installed if not options.target or name in options.target]
     costs: dict[str, dict[str, float]] = {}
-    with tqdm(total=sum(len(measurements(name)) for name in names), file=sys.stderr) as progress:
+    with tqdm(total=sum(len(measurements(name)) for name in names), disable=None) as progress:
         for name in names:
             costs[name] = {}
             for constant, measure in measurements(name).items():

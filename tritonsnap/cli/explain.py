@@ -1,22 +1,27 @@
-"""Say what SnAp-n, exact RTRL and BPTT would cost for a cell, without running them."""
+"""Say what SnAp-n, exact RTRL and BPTT would cost for a network, without running them."""
 
 from __future__ import annotations
 
 import argparse
-from typing import get_args
+import importlib
+import sys
+from typing import Any, get_args
 
 import tritonsnap
 from tritonsnap.arrays import LIBRARIES, fastest_library
-from tritonsnap.cli.errors import told_to_user
-from tritonsnap.online.configuration import CellName, make_cell
+from tritonsnap.cli.errors import UserError, check_plot, told_to_user
+from tritonsnap.online.configuration import CellName, make_network
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--cell", choices=get_args(CellName), default="gru", help="kind of cell")
+    parser.add_argument(
+        "--cell", choices=get_args(CellName), default="gru", help="kind of cell (default: gru)"
+    )
     for name, default, help in (
         ("--inputs", 64, "inputs of the cell"),
         ("--hidden", 256, "units of the cell"),
+        ("--layers", 1, "layers of that kind, one above the other"),
         ("--batch", 16, "rows trained side by side"),
         ("--steps", 48, "length of the sequence, which is what BPTT remembers"),
         ("--seed", 0, "seed of the sparsity"),
@@ -29,6 +34,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="D",
         help="density of the recurrent weights, in (0, 1] (default: 1.0)",
+    )
+    parser.add_argument(
+        "--exact",
+        help="keep the influence of lower layers on higher ones (default: layer by layer)",
+        action="store_true",
+    )
+    parser.add_argument(
+        "--network",
+        metavar="MODULE:NAME",
+        help="a Cell, FunctionCell or Stack of your own, in place of the options above: the name "
+        "of an object in a module that Python finds from here",
     )
     parser.add_argument(
         "--orders",
@@ -48,12 +64,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, and draw the masks if asked to."""
+    check_plot("--plot", arguments.plot)
     with told_to_user():
-        cell = make_cell(
-            arguments.cell, arguments.inputs, arguments.hidden, arguments.density, arguments.seed
-        )
+        if arguments.network:
+            network = _imported(arguments.network)
+        else:
+            names = ("cell", "inputs", "hidden", "density", "seed", "layers", "exact")
+            network = make_network(**{name: getattr(arguments, name) for name in names})
         found = tritonsnap.explain(
-            cell,
+            network,
             arguments.orders,
             batch=arguments.batch,
             steps=arguments.steps,
@@ -63,6 +82,24 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot:
             print(f"masks are in {found.plot(arguments.plot)}")
     return 0
+
+
+def _imported(text: str) -> Any:
+    """The network that ``MODULE:NAME`` names."""
+    module, _, name = text.partition(":")
+    sys.path.insert(0, "")
+    try:
+        network = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"--network {text}: {error}; it must be MODULE:NAME") from error
+    finally:
+        sys.path.remove("")
+    if not isinstance(network, (tritonsnap.Cell, tritonsnap.FunctionCell, tritonsnap.Stack)):
+        raise UserError(
+            f"--network {text} must be a Cell, a FunctionCell or a Stack, "
+            f"got {type(network).__name__}"
+        )
+    return network
 
 
 def _order(text: str) -> int | None:

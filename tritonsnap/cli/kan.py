@@ -9,7 +9,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.cli.errors import UserError, told_to_user
+from tritonsnap.cli.errors import UserError, check_plot, check_writable, told_to_user
+from tritonsnap.console import INTERRUPTED
 from tritonsnap.files import write_atomically
 from tritonsnap.kan import KAN, Trainer
 from tritonsnap.kan.engines import EngineName
@@ -64,7 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, report each epoch, and print the accuracy as the last line."""
     if arguments.resume and arguments.checkpoint is None:
         raise UserError("--resume needs --checkpoint FILE, what to go on with")
-    with told_to_user():
+    check_writable("--save", arguments.save)
+    check_writable("--checkpoint", arguments.checkpoint)
+    check_plot("--plot", arguments.plot)
+    with told_to_user(training="records"):
         training, validation, sizes, epochs = _problem(arguments)
         settings = {name: getattr(arguments, name) for name in _TRAINER}
         chosen = {name: value for name, value in settings.items() if value is not None}
@@ -83,12 +87,15 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             history = trainer.fit(
                 *training,
-                epochs=arguments.epochs or epochs,
+                epochs=epochs if arguments.epochs is None else arguments.epochs,
                 validation=validation,
                 until=arguments.until,
                 patience=arguments.patience,
                 checkpoint=arguments.checkpoint,
             )
+        except KeyboardInterrupt:
+            print(_keep(trainer, arguments), file=sys.stderr)
+            return INTERRUPTED
         except (FloatingPointError, RuntimeError) as error:
             raise UserError(str(error)) from error
         if arguments.save is not None:
@@ -124,7 +131,9 @@ def _problem(arguments: argparse.Namespace) -> tuple[Records, Records, dict[str,
         epochs = _CSV_EPOCHS
         if not len(kept) or not len(validation[0]):
             raise UserError(f"{files[0]} holds too few records, {len(x)}")
-    elif name in TASKS and not files:
+    elif name in TASKS:
+        if files:
+            raise UserError(f"--task {name} makes its own records and takes no FILE")
         if arguments.target is not None:
             raise UserError("--target goes with --task csv")
         task = TASKS[name]
@@ -142,6 +151,24 @@ def _finite(x: NDArray[Any], y: NDArray[Any]) -> Records:
     """The records without a missing value, for those held out have to be predicted."""
     finite = np.isfinite(x).all(axis=1) & np.isfinite(y)
     return x[finite], y[finite]
+
+
+def _keep(trainer: Trainer, arguments: argparse.Namespace) -> str:
+    """Save what an interrupted training has, and say what that is."""
+    epochs = trainer.model.epochs
+    if not epochs:
+        return "interrupted in the first epoch, nothing is kept"
+    kept = f"interrupted after epoch {epochs}"
+    if arguments.save is not None:
+        _save(trainer.model, arguments.save)
+        kept += f"; {arguments.save} holds the model"
+    if arguments.checkpoint is not None:
+        task = " ".join(arguments.task)
+        kept += f"; go on with: tritonsnap kan --task {task} --resume "
+        kept += f"--checkpoint {arguments.checkpoint}"
+    elif arguments.save is None:
+        kept += ", nothing is kept without --save or --checkpoint"
+    return kept
 
 
 def _save(model: KAN, path: str) -> None:

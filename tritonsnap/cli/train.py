@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from tritonsnap.arrays import LIBRARIES, fastest_library
 from tritonsnap.cli.errors import UserError, told_to_user
+from tritonsnap.console import INTERRUPTED
 from tritonsnap.online.checkpoint import read_config
 from tritonsnap.online.configuration import (
     CellName,
@@ -91,6 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
             chosen = _saved_config(Path(arguments.out)) | chosen
         config = TrainingConfig(**chosen)
         out = Path(arguments.out) if arguments.out else _next_directory(config.task)
+        if "order" in vars(arguments) and config.method != "snap":
+            raise UserError(f"--order goes with --method snap only, got {config.method}")
         training = Run(config, out, resume=arguments.resume)
     print(_summary(config, training), file=sys.stderr)
     if not training.train(budget):
@@ -99,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{training.checkpoint}; go on with: tritonsnap train --resume --out {out}",
             file=sys.stderr,
         )
-        return 130
+        return INTERRUPTED
     figures = training.evaluate()
     print(f"results in {out}")
     if config.task == "copy":

@@ -249,6 +249,8 @@ def detect_pattern(
     ------
     ImportError
         If asdex is not installed, or not for this JAX; the message names the pip command.
+    NotImplementedError, ValueError
+        If asdex cannot follow an operation of `f`, such as `fft`, or an index that depends on x.
     """
     try:
         import asdex

@@ -265,9 +265,15 @@ def detect_pattern(
     -------
     A tree like the argument of `SparsityPattern` ``[m, p]``, to give to
     `make_jacobian_projection`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If `probes` is no integer of at least 1.
     """
+    check_integer("probes", probes, 1)
     generator = torch.Generator().manual_seed(seed)
-    rows, cols = [], []
+    rows, cols, num_rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
     for _ in range(probes):
         near = pytree.tree_map_only(torch.Tensor, lambda tensor: _redrawn(tensor, generator), args)
         argument = TorchArgument.of(f, near, {}, argnums, has_aux)
@@ -275,7 +281,7 @@ def detect_pattern(
             found = np.nonzero(block)
             rows.append(found[0] + first)
             cols.append(found[1])
-    num_rows = first + len(block)
+            num_rows = first + len(block)
     sizes = [value.numel() for value in argument.values.values()]
     patterns = split_columns(np.concatenate(rows), np.concatenate(cols), num_rows, sizes)
     return argument.unflatten(dict(zip(argument.values, patterns, strict=True)))
@@ -291,7 +297,8 @@ def _row_blocks(argument: TorchArgument) -> Iterator[tuple[int, NDArray[Any]]]:
     )
     output, pullback = given
     ids = torch.arange(output.numel(), device=output.device)
-    for chunk in torch.split(ids, _ROWS_AT_ONCE):
+    for first in range(0, len(ids), _ROWS_AT_ONCE):
+        chunk = ids[first : first + _ROWS_AT_ONCE]
         pulled = each(
             lambda row: pullback((ids == row).to(output.dtype)),
             chunk,
@@ -300,12 +307,12 @@ def _row_blocks(argument: TorchArgument) -> Iterator[tuple[int, NDArray[Any]]]:
         )
         of_leaf = dict(zip(inexact, pulled, strict=True))
         parts = [
-            _to_numpy(of_leaf[path]).reshape(len(chunk), -1)
+            _to_numpy(of_leaf[path]).reshape(len(chunk), value.numel())
             if path in of_leaf
             else np.zeros((len(chunk), value.numel()))
             for path, value in values.items()
         ]
-        yield int(chunk[0]), np.concatenate(parts, axis=1)
+        yield first, np.concatenate(parts, axis=1)
 
 
 def _redrawn(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -193,7 +193,7 @@ class _TorchPasses(Passes[TorchArgument]):
             )
             matrix = zeros.index_put(tuple(projection[path].coordinates.T), value)
             for leaf, rows, block in zip(leaves, torch.split(matrix, sizes), blocks, strict=True):
-                rows = rows.reshape(*leaf.shape, *argument.values[path].shape)
+                rows = rows.reshape((*leaf.shape, *argument.values[path].shape))
                 block[path] = rows.to(leaf.dtype) if rules.forward else rows
         return pytree.tree_unflatten([argument.unflatten(block) for block in blocks], treespec)
 

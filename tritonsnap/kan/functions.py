@@ -147,7 +147,11 @@ def predict(functions: Functions, x: Any, convention: Convention = "mean") -> An
     Returns
     -------
     array, shape [records, targets]
-        In target units. Differentiable in torch and JAX, almost everywhere.
+        In target units, NaN for a record with a NaN. Differentiable in torch and JAX, almost
+        everywhere.
     """
-    _, activations = activate(functions, x, convention)
-    return functions.shift + functions.scale * activations.outputs.T
+    xp = namespace_of(x)
+    missing = xp.isnan(x)
+    _, activations = activate(functions, xp.where(missing, functions.input_low, x), convention)
+    predictions = functions.shift + functions.scale * activations.outputs.T
+    return xp.where(xp.any(missing, axis=1)[:, None], xp.nan, predictions)

@@ -173,7 +173,7 @@ class KAN:
         grid = np.linspace(0, 1, self.outer_points)[:, None]
         lines = sum_low + (sum_high - sum_low) * grid  # [outer points, addends]
         lines = (lines - lines.mean(axis=0)) / (outer_scale * self.addends)
-        spread = y.std(axis=0)
+        spread = y.std(axis=0, dtype=np.float64)  # whose squares may leave float32
         self.functions = self._owned(
             Functions(
                 inner=inner,
@@ -182,7 +182,7 @@ class KAN:
                 input_high=input_high,
                 sum_low=sum_low,
                 sum_high=sum_high,
-                shift=y.mean(axis=0),
+                shift=y.mean(axis=0, dtype=np.float64),
                 scale=np.where(spread > 0, spread, 1),
             )
         )
@@ -199,7 +199,8 @@ class KAN:
         Returns
         -------
         array, shape [records, targets]
-            In the library and on the device of `x`, of the model's dtype.
+            In the library and on the device of `x`, of the model's dtype; NaN for a record with a
+            NaN.
 
         Raises
         ------
@@ -207,7 +208,9 @@ class KAN:
             If the shape does not fit, or the model has not seen any data.
         """
         library = library_of_arguments({"x": x})
-        if "float" not in str(x.dtype) and "int" not in str(x.dtype):
+        if library == "numpy":
+            x = self._numbers("x", x)
+        elif not any(kind in str(x.dtype) for kind in ("float", "int", "bool")):
             raise TypeError(f"`x` must hold real numbers, got {x.dtype}")
         self._check_width("x", x, self.inputs)
         functions = self.functions_in(library, None if library == "numpy" else device_of(x))

@@ -192,7 +192,7 @@ def compute_messages(
         within_share = slice(first - share.start, last - share.start)
         messages.append(Message(own, within_share, snapshot.version))
     records = len(block.x)
-    relative = squared_error / functions.scale**2
+    relative = squared_error / functions.scale.astype(np.float64) ** 2
     return Outcome(
         tuple(messages), records, kept_records(records, rule.select), records * relative.mean()
     )

@@ -119,7 +119,8 @@ def train_step(
 
     used, activations = activate(functions, x, rule.convention, adapt=rule.adapt)
     errors = (y.T - functions.shift[:, None]) / functions.scale[:, None] - activations.outputs
-    squared_error = xp.sum(errors * errors, axis=1) * (functions.scale**2 / x.shape[0])
+    scale = functions.scale.astype(np.float64) if xp is np else functions.scale
+    squared_error = xp.sum(errors * errors, axis=1) * (scale**2 / x.shape[0])
     if rule.clip is not None:
         errors = clip_residuals(xp, errors, rule.clip)
     positions = activations.input_positions

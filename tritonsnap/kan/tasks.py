@@ -138,25 +138,23 @@ def read_csv(path: str | os.PathLike[str], target: str | None = None) -> Records
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a field is no number, a line has too few or too many, or `target` names no column.
+        If the file is no text, its first line holds numbers in place of names, a field is no
+        number, a line has too few or too many, or `target` names no column.
     """
     with open(path, newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file)
-        header = next(lines, [])
-        if len(header) < 2:
-            raise ValueError(f"{path} must have a header and at least two columns")
-        rows = []
-        for line in lines:
-            if not line:
-                continue
-            if len(line) != len(header):
-                raise ValueError(
-                    f"{path}, line {lines.line_num}: {len(line)} fields, expected {len(header)}"
-                )
-            try:
-                rows.append([float(text) if text.strip() else np.nan for text in line])
-            except ValueError as error:
-                raise ValueError(f"{path}, line {lines.line_num}: {error}") from None
+        try:
+            header = next(lines, [])
+            if len(header) < 2 or all(map(_is_number, header)):
+                raise ValueError("it must have a header, the names of at least two columns")
+            rows = []
+            for line in lines:
+                if line and len(line) != len(header):
+                    raise ValueError(f"{len(line)} fields, expected {len(header)}")
+                if line:
+                    rows.append([float(text) if text.strip() else np.nan for text in line])
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"{path}, line {lines.line_num}: {error}") from None
     if not rows:
         raise ValueError(f"{path} holds no records")
     names = [name.strip() for name in header]
@@ -166,3 +164,11 @@ def read_csv(path: str | os.PathLike[str], target: str | None = None) -> Records
     column = names.index(target)
     values = np.array(rows)
     return np.delete(values, column, axis=1), values[:, column]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -208,7 +208,7 @@ class Trainer:
         checkpoint : path, optional
             Write the trainer there after each round; `Trainer.load` reads it.
         progress : bool
-            Show a progress bar.
+            Show a progress bar on a terminal.
 
         Returns
         -------
@@ -237,7 +237,10 @@ class Trainer:
         watch = _Watch(patience, until)
         total, passes = self._passes(x, y)
         with tqdm(
-            total=total and total * epochs, unit="record", unit_scale=True, disable=not progress
+            total=total and total * epochs,
+            unit="record",
+            unit_scale=True,
+            disable=None if progress else True,
         ) as bar:
             for _ in range(epochs):
                 rounds = 0

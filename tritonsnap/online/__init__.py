@@ -5,7 +5,8 @@ from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Linearization
 from tritonsnap.online.cells import GRU, LRU, LSTM, RNN, LeakyRNN
-from tritonsnap.online.explain import Explanation, explain
+from tritonsnap.online.explain import explain
+from tritonsnap.online.explanation import Explanation
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.readout import Readout

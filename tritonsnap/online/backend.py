@@ -206,11 +206,12 @@ def _torch_gradients(total: Callable[..., Any], state: Any, readout: Any) -> tup
     leaves: list[Any] = []
 
     def tracked(value: Any) -> Any:
-        leaf = value.detach().requires_grad_()
+        leaf = value.detach()
+        leaf = (leaf.clone() if leaf.is_inference() else leaf).requires_grad_()
         leaves.append(leaf)
         return leaf
 
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         loss = total(tracked(state), map_tree(tracked, readout))
         gradients = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
     filled = (

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
-from tritonsnap.online.learner import Learner, LossFunction
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.learner import Learner
+from tritonsnap.online.trees import add_trees
+from tritonsnap.online.unroll import Unroll
 
 
 class Moment(NamedTuple):
@@ -43,6 +44,10 @@ class BPTT(Learner):
     Werbos, "Backpropagation Through Time: What It Does and How to Do It", Proc. IEEE 78(10), 1990.
     """
 
+    prepared: ClassVar[type] = Prepared
+    moment: ClassVar[type] = Moment
+    """What the carry remembers of each step."""
+
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
         """A carry of zeros for `batch` rows, without history."""
         xp = namespace(like)
@@ -60,7 +65,7 @@ class BPTT(Learner):
         """Go one step forward and remember it; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        linear = self.cell.linearize(ready, self._reset_state(carry.state, reset), x)
+        linear = self.cell.linearize(ready, reset_rows(carry.state, reset), x)
         history = (*carry.influence, Moment(ready, linear, reset))
         return Carry(linear.state, history, carry.step + 1), linear.state
 
@@ -73,50 +78,43 @@ class BPTT(Learner):
         for moment in reversed(carry.influence):
             preactivation = preactivation_adjoint(self.cell, moment.linear.gains, adjoint)
             new = parameter_gradients(self.cell, moment.linear.sources, preactivation)
-            total = new if total is None else map_tree(lambda a, b: a + b, total, new)
+            total = new if total is None else add_trees(total, new)
             adjoint = self._back(moment.kernels, moment.linear.own, preactivation, adjoint)
-            if moment.reset is not None:
-                adjoint = xp.where(moment.reset[:, None], xp.zeros_like(adjoint), adjoint)
+            adjoint = reset_rows(adjoint, moment.reset)
         if total is None:
             shapes = {linear.name: linear.parameter_shape for linear in self.cell.maps}
             return {n: xp.zeros(shape, dtype=dL_dstate.dtype) for n, shape in shapes.items()}
         return total
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        ready, resets = self.prepare(unroll.params), unroll.resets
 
         def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
             x, reset = inputs
-            linear = self.cell.linearize(ready, self._reset_state(state, reset), x)
+            linear = self.cell.linearize(ready, reset_rows(state, reset), x)
             return linear.state, linear
 
-        state, linear = scan(forward, carry.state, (xs, resets))
-        loss, deltas, of_readout = differentiate_loss(loss_fn, readout, linear.state, ys, mask)
+        state, linear = scan(forward, unroll.carry.state, (unroll.xs, resets))
+        loss, deltas, of_readout = unroll.loss(linear.state, unroll.ys, unroll.mask)
 
         def backward(adjoint: Any, inputs: Any) -> tuple[Any, Any]:
             gains, own, delta, reset = inputs
             adjoint = adjoint + delta
             preactivation = preactivation_adjoint(self.cell, gains, adjoint)
             adjoint = self._back(ready, own, preactivation, adjoint)
-            return self._reset_state(adjoint, reset), preactivation
+            return reset_rows(adjoint, reset), preactivation
 
-        xp = namespace_of(xs)
+        xp = namespace_of(state)
         moments = (linear.gains, linear.own, deltas, resets)
         _, preactivations = scan(backward, xp.zeros_like(state), moments, reverse=True)
         gradients = parameter_gradients(self.cell, linear.sources, preactivations)
-        carry = Carry(state, (), carry.step + xs.shape[0])
-        return loss, gradients if readout is None else (gradients, of_readout), carry
+        carry = Carry(state, (), unroll.carry.step + unroll.xs.shape[0])
+        return unroll.result(loss, gradients, of_readout, carry)
+
+    def _has_made(self, carry: Carry) -> bool:
+        history = carry.influence
+        return isinstance(history, tuple) and all(type(m) is self.moment for m in history[-1:])
 
     def _back(self, ready: Prepared, own: Any, preactivation: Any, adjoint: Any) -> Any:
         """The gradient in the old state."""

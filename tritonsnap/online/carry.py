@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
+from tritonsnap.online.trees import map_tree
 
 
 class Carry(NamedTuple):
@@ -28,14 +29,24 @@ class Carry(NamedTuple):
 
 def widened(carry: Carry) -> tuple[Any, ...]:
     """The influence in the dtype of the state, in which everything is computed."""
-    return tuple(_as_dtype(block, carry.state.dtype) for block in carry.influence)
+    blocks: tuple[Any, ...] = in_dtype_of(carry.state, carry.influence)
+    return blocks
 
 
 def narrowed(influence: Sequence[Any], carry: Carry) -> tuple[Any, ...]:
     """A new influence in the dtype in which `carry` stores it."""
-    return tuple(
-        _as_dtype(new, old.dtype) for new, old in zip(influence, carry.influence, strict=True)
-    )
+    blocks: tuple[Any, ...] = stored_as(carry.influence, tuple(influence))
+    return blocks
+
+
+def in_dtype_of(array: Any, tree: Any) -> Any:
+    """A tree of arrays in the dtype of an array."""
+    return map_tree(lambda leaf: _as_dtype(leaf, array.dtype), tree)
+
+
+def stored_as(old: Any, new: Any) -> Any:
+    """A tree of arrays in the dtypes that those of an older one have."""
+    return map_tree(lambda leaf, other: _as_dtype(leaf, other.dtype), new, old)
 
 
 def _as_dtype(array: Any, dtype: Any) -> Any:

@@ -104,6 +104,8 @@ class Cell(ABC):
 
     parts: ClassVar[tuple[str, ...]] = ("hidden",)
     targets: ClassVar[tuple[str, ...]] = ()
+    factored: ClassVar[bool] = True
+    """Whether its immediate Jacobian is gains times sources; `GRU` (reset="before") has none."""
 
     def __post_init__(self) -> None:
         """Check the arguments and what the subclass says."""
@@ -113,6 +115,7 @@ class Cell(ABC):
             check_share(name, getattr(self, name))
         check_integer("seed", self.seed)
         self._check_maps()
+        self._check_activate()
         shapes = {linear.name: linear.shape for linear in self.maps if linear.source != "one"}
         for name, pattern in (self.patterns or {}).items():
             if name not in shapes:
@@ -201,6 +204,12 @@ class Cell(ABC):
             return slice(0, self.rows)
         begin = self.parts.index("hidden") * self.hidden
         return slice(begin, begin + self.hidden)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the layer above reads."""
+        rows = self.output
+        return rows.stop - rows.start
 
     @property
     def num_parameters(self) -> int:
@@ -381,6 +390,32 @@ class Cell(ABC):
         missing = set(self.targets) - {linear.target for linear in self.maps}
         if missing:
             raise ValueError(f"{where} feeds nothing to the targets {sorted(missing)}")
+
+    def _check_activate(self) -> None:
+        """Look with NumPy, where it can: whatever mixes units would give wrong gradients."""
+        rng = np.random.default_rng(0)
+        arguments = [
+            {name: np.repeat(rng.normal(size=(1, self.hidden)), 2, axis=0) for name in names}
+            for names in (self.targets, self.parts)
+        ]
+        for array in (array for group in arguments for array in group.values()):
+            array[1, 0] += 1.0  # the second row differs in the first unit alone
+        try:
+            with np.errstate(all="ignore"):
+                new = self.activate(np, *arguments)
+        except Exception:  # it may be one for torch or JAX only
+            return
+        where = f"`{type(self).__name__}.activate`"
+        if not isinstance(new, dict) or set(new) != set(self.parts):
+            found = sorted(new) if isinstance(new, dict) else type(new).__name__
+            raise ValueError(f"{where} must return a dict of the parts {self.parts}, got {found}")
+        for part, value in new.items():
+            rows = np.broadcast_to(value, (2, self.hidden))
+            if not np.allclose(rows[0, 1:], rows[1, 1:], rtol=1e-9, atol=0, equal_nan=True):
+                raise ValueError(
+                    f"{where} must be elementwise: a unit of {part!r} depends on another unit; "
+                    "what mixes units belongs into a map"
+                )
 
     @property
     def _partials_are_derived(self) -> bool:

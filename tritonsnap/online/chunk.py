@@ -40,6 +40,7 @@ from tritonsnap.online.chunk_groups import Groups
 from tritonsnap.online.chunk_layout import Layout, no_columns, put_together, reordered, take_apart
 from tritonsnap.online.chunk_structure import Chunking, Elementwise
 from tritonsnap.online.trees import map_tree
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.ops import influence_gradient
 
 if TYPE_CHECKING:
@@ -96,19 +97,9 @@ class Stretch(NamedTuple):
         return reset_rows(values, ~self.last[0] | self.resets[0])
 
 
-def run_chunks(
-    learner: SnAp,
-    chunking: Chunking,
-    params: Params,
-    carry: Carry,
-    xs: Any,
-    ys: Any,
-    loss_fn: Any,
-    mask: Any,
-    resets: Any,
-    readout: Any,
-) -> tuple[Any, Any, Carry]:
+def run_chunks(learner: SnAp, chunking: Chunking, unroll: Unroll) -> tuple[Any, Any, Carry]:
     """`Learner.sequence` on checked arguments, chunk by chunk."""
+    params, carry, xs, ys, loss_fn, mask, resets, readout = unroll
     xp = namespace_of(xs)
     ready = _prepare(learner, chunking, params)
     packing = learner.plan.packing_for(xs)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tritonsnap.arrays import LIBRARIES, Library, fastest_library
+from tritonsnap.checks import check_choice, check_integer
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.cells import GRU, LRU, LSTM, RNN, LeakyRNN
@@ -28,8 +29,22 @@ GRADIENT_NORM = 1.0
 """Gradients (per prediction) are clipped to this norm."""
 
 
-def make_cell(name: CellName, inputs: int, hidden: int, density: float, seed: int) -> Cell:
-    """Build a cell by the name that the command line has for it."""
+def make_network(
+    cell: CellName,
+    inputs: int,
+    hidden: int,
+    density: float = 1.0,
+    seed: int = 0,
+    layers: int = 1,
+    exact: bool = False,
+) -> Cell | Stack:
+    """Build a cell by the name that the command line has for it, or a stack of several.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument is not allowed; the message names it.
+    """
     kinds: dict[CellName, type[Cell]] = {
         "rnn": RNN,
         "leaky": LeakyRNN,
@@ -37,7 +52,15 @@ def make_cell(name: CellName, inputs: int, hidden: int, density: float, seed: in
         "lstm": LSTM,
         "lru": LRU,
     }
-    return kinds[name](inputs=inputs, hidden=hidden, density=density, seed=seed)
+    check_choice("cell", cell, get_args(CellName))
+    check_integer("layers", layers, 1)
+    if exact and layers == 1:
+        raise ValueError("`exact` goes with several `layers` only")
+    built: list[Cell] = []
+    for number in range(layers):
+        built.append(kinds[cell](inputs, hidden, density, seed=seed + number))
+        inputs = built[-1].outputs
+    return built[0] if layers == 1 else Stack(built, exact=exact)
 
 
 @dataclass(frozen=True)
@@ -124,8 +147,6 @@ class TrainingConfig:
             raise ValueError("`exact` goes with several `layers` only")
         if self.layers > 1 and self.method in ("rflo", "uoro"):
             raise ValueError(f"`method`: {self.method} learns one layer, got {self.layers}")
-        if self.layers > 1 and self.influence_dtype != "float32":
-            raise ValueError("`influence_dtype` goes with one layer only")
         if self.text is not None and self.task != "text":
             raise ValueError("`text` goes with the task 'text' only")
 
@@ -143,17 +164,9 @@ class TrainingConfig:
 
     def make_learner(self, inputs: int) -> Any:
         """Build the network and its learner."""
-        cells = [
-            make_cell(
-                self.cell,
-                self.hidden if number else inputs,
-                self.hidden,
-                self.density,
-                self.seed + number,
-            )
-            for number in range(self.layers)
-        ]
-        cell: Any = cells[0] if self.layers == 1 else Stack(cells, exact=self.exact)
+        cell: Any = make_network(
+            self.cell, inputs, self.hidden, self.density, self.seed, self.layers, self.exact
+        )
         stored = None if self.influence_dtype == "float32" else self.influence_dtype
         learners: dict[str, Callable[[], Any]] = {
             "snap": lambda: SnAp(cell, self.order, influence_dtype=stored),

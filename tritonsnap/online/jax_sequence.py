@@ -12,37 +12,27 @@ import jax
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.chunk_structure import Chunking, map_arrays
-from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.learner import Learner
 from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
 from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
 from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
+from tritonsnap.online.unroll import LossFunction, Unroll
 from tritonsnap.online.uoro import UORO
 from tritonsnap.plan.jax_target import jax_packing
 from tritonsnap.plan.jax_tree import Static, forward_only, on_device
 
 
 @partial(jax.jit, static_argnames="loss_fn")
-def _run(
-    learner: Learner,
-    chunking: Chunking | None,
-    params: Any,
-    carry: Any,
-    xs: Any,
-    ys: Any,
-    loss_fn: LossFunction,
-    mask: Any,
-    resets: Any,
-    readout: Any,
-) -> Any:
-    return learner.run(chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
+def _run(learner: Learner, chunking: Chunking | None, arrays: Unroll, loss_fn: LossFunction) -> Any:
+    return learner.run(chunking, arrays._replace(loss_fn=loss_fn))
 
 
-def run(learner: Learner, *arguments: Any) -> Any:
+def run(learner: Learner, chunking: Chunking | None, unroll: Unroll) -> Any:
     """`Learner.run`, compiled once for each loss function and each set of shapes."""
-    return _run(learner, *arguments)
+    return _run(learner, chunking, unroll.arrays, unroll.loss_fn)
 
 
 def places_of(layer: Cell | FeedForward) -> list[Any]:
@@ -66,10 +56,14 @@ def view_of(host: Learner) -> Any:
     return view
 
 
+def _kind(host: Learner) -> str:
+    return f"{type(host).__name__} {host.cell.digest}"
+
+
 def _flatten_snap(learner: SnAp) -> tuple[Any, Static]:
     dynamics = learner.dynamics
     host = learner.__dict__.get("host", learner)
-    digest = f"{type(host).__name__} {host.cell.digest} {host.structure.digest}"
+    digest = f"{_kind(host)} {host.influence_dtype} {host.structure.digest}"
     children = (learner.structure, on_device(dynamics.arrays(), dynamics), places_of(learner.cell))
     return children, Static(host, digest)
 
@@ -87,7 +81,8 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
 
 def _flatten_plain(learner: Learner) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    return (places_of(learner.cell),), Static(host, f"{type(host).__name__} {host.cell.digest}")
+    signs = host._words.tolist() if isinstance(host, UORO) else None
+    return (places_of(learner.cell),), Static(host, f"{_kind(host)} {signs}")
 
 
 def _unflatten_plain(static: Static, children: Any) -> Learner:
@@ -99,7 +94,7 @@ def _unflatten_plain(static: Static, children: Any) -> Learner:
 
 def _flatten_unfactored(learner: UnfactoredSnAp) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
-    digest = f"{type(host).__name__} {host.cell.digest} {host.plan.digest}"
+    digest = f"{_kind(host)} {host.influence_dtype} {host.plan.digest}"
     packing = jax_packing(learner.plan)
     blocks = on_device(learner.places(packing), learner, packing.digest)
     plan, places = forward_only(learner.plan), places_of(learner.cell)

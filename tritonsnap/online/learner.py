@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
@@ -12,21 +13,19 @@ from tritonsnap.arrays import (
     library_of,
     library_of_arguments,
     namespace,
-    namespace_of,
 )
 from tritonsnap.checks import check_instance, check_integer
 from tritonsnap.online.backend import untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, check_dtype
 from tritonsnap.online.trees import leaves_of, named_leaves
+from tritonsnap.online.unroll import LossFunction, Unroll
 
 if TYPE_CHECKING:
     from tritonsnap.online.stack.network import Stack
 
 if TYPE_CHECKING:
     from tritonsnap.online.chunk_structure import Chunking
-
-LossFunction = Callable[..., Any]
 
 
 class Learner(ABC):
@@ -41,6 +40,9 @@ class Learner(ABC):
     network: ClassVar[type] = Cell
     """What the rule learns."""
 
+    prepared: ClassVar[type] = tuple
+    """What `prepare` returns."""
+
     forms: ClassVar[tuple[type[Learner], ...]] = ()
     """The forms of the rule for other kinds of networks; see `form_of`."""
 
@@ -52,6 +54,11 @@ class Learner(ABC):
         return object.__new__(cls)
 
     def __init__(self, cell: Cell | Stack) -> None:
+        if isinstance(cell, Cell) and self.network is Cell and not cell.factored:
+            raise TypeError(
+                f"`cell` must be in factored form for {type(self).__name__}, got "
+                f"{type(cell).__name__}: SnAp, RTRL and BPTT take it"
+            )
         if not isinstance(cell, self.network):
             known = any(isinstance(cell, form.network) for form in _FORMS)
             hint = f": {type(self).__name__} has no form for it, as SnAp, RTRL and BPTT have"
@@ -60,6 +67,8 @@ class Learner(ABC):
                 f"{hint if known else ''}"
             )
         self.cell = cast(Cell, cell)  # what all rules read of it a stack has, too
+        if "jax" in sys.modules:
+            self._make_pytree()
 
     @property
     def num_outputs(self) -> int:
@@ -72,11 +81,32 @@ class Learner(ABC):
 
     @abstractmethod
     def init(self, batch: int, like: Library = "numpy", dtype: str = "float32") -> Carry:
-        """A carry of zeros for `batch` rows."""
+        """A carry of zeros.
+
+        Parameters
+        ----------
+        batch
+            Rows side by side, at least 1.
+        like
+            The array library: "numpy", "torch" or "jax".
+        dtype
+            "float32" or "float64": that of the state, and of all that is computed.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If an argument is not allowed; the message names it.
+        """
 
     @abstractmethod
     def prepare(self, params: Params) -> Any:
-        """What the steps read of the parameters; compute it once per update."""
+        """What the steps read of the parameters; compute it once per update.
+
+        Raises
+        ------
+        ValueError, TypeError
+            That names the parameter which is missing or has a wrong shape.
+        """
 
     @abstractmethod
     def step(self, ready: Any, carry: Carry, x: Any, reset: Any = None) -> tuple[Carry, Any]:
@@ -147,7 +177,8 @@ class Learner(ABC):
             `gradients`, such as `Readout`. Where time is chunked it is called with [K, batch, ...]
             and gives losses [K, batch].
         mask : [T, batch], optional
-            What each loss is multiplied by.
+            What each loss is multiplied by. Where it is zero a `Readout` takes nothing from the
+            target, even NaN; a NaN in the state still spoils the gradient.
         resets : bool [T, batch], optional
             Rows whose state and influence are zeroed before that step's input is read.
         readout
@@ -174,13 +205,14 @@ class Learner(ABC):
         ValueError, TypeError
             That name the argument, for wrong shapes, dtypes or mixed libraries.
         """
-        self._check_sequence(params, carry, xs, ys, mask, resets)
+        unroll = Unroll(params, carry, xs, ys, loss_fn, mask, resets, readout)
+        self._check_unroll(unroll)
         chunking = None if chunk is None else self.chunking(chunk, xs)
         if library_of(xs) == "jax":
             from tritonsnap.online.jax_sequence import run
 
-            return run(self, chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
-        return self.run(chunking, params, carry, xs, ys, loss_fn, mask, resets, readout)
+            return run(self, chunking, unroll)
+        return self.run(chunking, unroll)
 
     def chunking(self, chunk: int | Literal["auto"] | Chunking, xs: Any) -> Chunking | None:
         """How `sequence` goes through `xs` [T, batch, inputs]; None for step by step.
@@ -197,43 +229,43 @@ class Learner(ABC):
             )
         return None
 
-    def run(self, chunking: Chunking | None, *arguments: Any) -> tuple[Any, Any, Carry]:
+    def run(self, chunking: Chunking | None, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        return self.run_sequence(*arguments)
+        return self.run_sequence(unroll)
 
     @abstractmethod
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, step by step, without compiling."""
+
+    def _make_pytree(self) -> None:
+        """Let functions that JAX compiles take the learner as an argument."""
+        importlib.import_module("tritonsnap.online.jax_sequence")
 
     def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
         check_integer("batch", batch, 1)
         check_dtype(dtype)
         xp = namespace(like)
-        if like == "jax":  # makes learners pytrees, so that jitted functions take them
-            importlib.import_module("tritonsnap.online.jax_sequence")
+        if like == "jax":
+            self._make_pytree()
         return xp.zeros((batch, self.cell.rows), dtype=getattr(xp, dtype))
 
-    def _reset_state(self, state: Any, reset: Any) -> Any:
-        if reset is None:
-            return state
-        xp = namespace_of(state)
-        return xp.where(reset[:, None], xp.zeros_like(state), state)
+    def _has_made(self, carry: Carry) -> bool:
+        """Whether a carry is one of this kind of learner."""
+        return True
+
+    def _check_carry(self, carry: Carry) -> None:
+        check_instance("carry", carry, Carry)
+        if not self._has_made(carry):
+            raise TypeError(
+                f"`carry` must be what `init` or a step of {type(self).__name__} returned: this "
+                "one is of another rule, or its influence has not the rows of its state"
+            )
 
     def _check_step(self, ready: Any, carry: Carry, x: Any, reset: Any) -> None:
-        check_instance("carry", carry, Carry)
+        self._check_carry(carry)
         if isinstance(ready, dict):
             self.cell.check_params(ready)
-        elif not isinstance(ready, tuple) or not hasattr(ready, "_fields"):
+        elif not isinstance(ready, self.prepared) or not hasattr(ready, "_fields"):
             raise TypeError(
                 f"`ready` must be what `prepare` returns, or a dict of parameters, "
                 f"got {type(ready).__name__}"
@@ -259,7 +291,7 @@ class Learner(ABC):
         check_mask("reset", reset, (batch,), boolean=True)
 
     def _check_delta(self, carry: Carry, delta: Any) -> None:
-        check_instance("carry", carry, Carry)
+        self._check_carry(carry)
         library_of_arguments({"carry.state": carry.state, "dL_dstate": delta})
         shape = (carry.state.shape[0], self.num_outputs)
         if tuple(delta.shape) != shape:
@@ -269,11 +301,10 @@ class Learner(ABC):
                 f"`dL_dstate` must have the carry's dtype {carry.state.dtype}, got {delta.dtype}"
             )
 
-    def _check_sequence(
-        self, params: Params, carry: Carry, xs: Any, ys: Any, mask: Any, resets: Any
-    ) -> None:
+    def _check_unroll(self, unroll: Unroll) -> None:
+        params, carry, xs, ys, _, mask, resets, _ = unroll
         self.cell.check_params(params)
-        check_instance("carry", carry, Carry)
+        self._check_carry(carry)
         library_of_arguments(
             {**dict(named_leaves(params)), "carry.state": carry.state, "xs": xs, "ys": ys},
             optional={"mask": mask, "resets": resets},

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import library_of, namespace_of
+from tritonsnap.online.backend import index_like
 from tritonsnap.plan.compact import compact
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -99,12 +100,15 @@ class LinearMap:
         """The kernel as a dense [inputs, units]."""
         if self.pattern is None:
             return values.reshape(self.shape)
-        xp = namespace_of(values)
+        xp, library = namespace_of(values), library_of(values)
         size = self.shape[0] * self.shape[1]
-        if library_of(values) == "jax":
+        if library == "jax":
             zeros = xp.zeros(size, dtype=values.dtype)
             place = xp.asarray(self.place)
             return zeros.at[place].set(values, unique_indices=True).reshape(self.shape)
         zeros = xp.zeros(size, dtype=values.dtype, device=values.device)
-        zeros[self.place.astype(np.int64)] = values
+        place = index_like(values, self.place)
+        if library == "torch":  # in place vmap could not map the values alone
+            return zeros.index_put((place,), values).reshape(self.shape)
+        zeros[place] = values
         return zeros.reshape(self.shape)

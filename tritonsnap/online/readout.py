@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from tritonsnap.arrays import Library, device_of, library_of_arguments, namespace, namespace_of
-from tritonsnap.checks import check_choice, check_instance, check_integer, generator_of
+from tritonsnap.checks import check_choice, check_instance, check_integer
+from tritonsnap.online.cell import Params, check_dtype, generator_from
 
 Loss = Literal["cross_entropy", "mse"]
-Params = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,20 @@ class Readout:
     def init(
         self,
         hidden: int,
-        rng: int | np.random.Generator = 0,
+        rng: Any = 0,
         like: Library = "numpy",
         dtype: str = "float32",
     ) -> Params:
         """Draw parameters: a normal kernel with variance ``1 / hidden``, a zero bias.
+
+        Parameters
+        ----------
+        hidden
+            What it reads: a learner's `num_outputs`.
+        rng
+            A seed, a NumPy `Generator`, or a JAX key.
+        like, dtype
+            The array library, and "float32" or "float64".
 
         Returns
         -------
@@ -59,7 +68,8 @@ class Readout:
         """
         xp = namespace(like)
         check_integer("hidden", hidden, 1, 2**31)
-        generator = generator_of("rng", rng)
+        check_dtype(dtype)
+        generator = generator_from(rng)
         kernel = generator.normal(size=(hidden, self.outputs)) / np.sqrt(hidden)
         return {
             "kernel": xp.asarray(kernel.astype(dtype)),
@@ -103,7 +113,8 @@ class Readout:
         y
             Class ids ``[...]`` or values ``[..., outputs]``.
         weight
-            ``[...]``, usually a mask of zeros and ones; None for ones.
+            ``[...]``, usually a mask of zeros and ones; None for ones. What has weight zero adds
+            nothing, even where `y` is NaN.
 
         Returns
         -------
@@ -121,7 +132,8 @@ class Readout:
             library_of_arguments({"state": state, "weight": weight})
             if tuple(weight.shape) != tuple(losses.shape):
                 raise ValueError(f"`weight` must be {list(losses.shape)}, got {list(weight.shape)}")
-            error = error * xp.astype(weight, error.dtype)[..., None]
+            weight = xp.astype(weight, error.dtype)[..., None]
+            error = xp.where(weight != 0, error * weight, xp.zeros_like(error))
         flat_error = xp.reshape(error, (-1, self.outputs))
         flat_state = xp.reshape(state, (-1, state.shape[-1]))
         return (

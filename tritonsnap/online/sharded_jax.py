@@ -16,8 +16,9 @@ from jax.sharding import PartitionSpec as P
 from tritonsnap.arrays import Library
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
-from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.learner import Learner
 from tritonsnap.online.snap import RTRL, SnAp
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.plan.alignment import align_factors, align_packings
 from tritonsnap.plan.jax_tree import Static
 from tritonsnap.plan.packing import collect
@@ -85,7 +86,10 @@ class Sharded(Learner):
         # axes of this kind take arguments from wherever they lie
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         packing = learner.plan.packing(TARGET)
-        self.partition = Partition.build(packing, mesh.shape[COLUMNS], even=True)
+        try:
+            self.partition = Partition.build(packing, mesh.shape[COLUMNS], even=True)
+        except ValueError as error:
+            raise ValueError(f"`mesh` has too many devices along 'columns': {error}") from error
 
     @cached_property
     def _layouts(self) -> tuple[SnAp, list[Any]]:
@@ -155,36 +159,22 @@ class Sharded(Learner):
         self._check_delta(carry, dL_dstate)
         return _gradient(self, carry, dL_dstate)
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
 
-        def local(
-            shard: SnAp, params: Any, carry: Any, xs: Any, ys: Any, mask: Any, resets: Any, out: Any
-        ) -> Any:
-            loss, gradients, carry = shard.run_sequence(
-                params, carry, xs, ys, loss_fn, mask, resets, out
-            )
-            own, of_readout = gradients if out is not None else (gradients, None)
-            own = self._sum(own, COLUMNS, DATA)
+        def local(shard: SnAp, arrays: Unroll) -> Any:
+            own = arrays._replace(loss_fn=unroll.loss_fn)
+            loss, gradients, carry = shard.run_sequence(own)
+            gradients, of_readout = (gradients, None) if own.readout is None else gradients
+            gradients = self._sum(gradients, COLUMNS, DATA)
             loss, of_readout = self._sum((loss, of_readout), DATA)
-            return loss, own if out is None else (own, of_readout), carry
+            return own.result(loss, gradients, of_readout, carry)
 
         series = P(None, self._rows)
-        return self._on_shards(
-            local,
-            (P(), self._carry_spec, series, series, series, series, P()),
-            (P(), P(), self._carry_spec),
-        )(params, carry, xs, ys, mask, resets, readout)
+        given = Unroll(P(), self._carry_spec, series, series, None, series, series, P())
+        run = self._on_shards(local, (given,), (P(), P(), self._carry_spec))
+        result: tuple[Any, Any, Carry] = run(unroll.arrays)
+        return result
 
     # ---- other numbers of devices --------------------------------------------------------------
 

@@ -77,7 +77,10 @@ class Sharded(SnAp):
         packing = learner.plan.packing(None if mesh.device_type == "cpu" else "triton")
         group = mesh.get_group(COLUMNS)
         size = dist.get_world_size(group)
-        self.partition = Partition.build(packing, size)
+        try:
+            self.partition = Partition.build(packing, size)
+        except ValueError as error:
+            raise ValueError(f"`mesh` has too many processes along 'columns': {error}") from error
         digests = [""] * size
         dist.all_gather_object(digests, f"{learner.structure.digest} {packing.digest}", group)
         if len(set(digests)) > 1:

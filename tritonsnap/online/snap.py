@@ -9,7 +9,7 @@ import numpy as np
 
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
 from tritonsnap.checks import check_choice
-from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
+from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry, narrowed, widened
 from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 from tritonsnap.online.chunk import run_chunks
@@ -20,8 +20,9 @@ from tritonsnap.online.dynamics import (
     dynamics_pattern,
     immediate_pattern,
 )
-from tritonsnap.online.learner import Learner, LossFunction, check_chunk
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.learner import Learner, check_chunk
+from tritonsnap.online.trees import add_trees, map_tree
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.ops import influence_gradient, influence_step, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors, FactorStructure
@@ -52,7 +53,8 @@ class SnAp(Learner):
     """The sparse n-step approximation of RTRL.
 
     The influence ``J_t = ds_t/dtheta`` is kept where it can become nonzero within `order` steps
-    and carried forward by ``J_t = I_t + M * (D_t J_{t-1})``.
+    and carried forward by ``J_t = I_t + M * (D_t J_{t-1})``. The parts of a unit (hidden state and
+    cell of an LSTM) stay together: what feeds a unit has all of them from the first step on.
 
     Parameters
     ----------
@@ -81,6 +83,7 @@ class SnAp(Learner):
     Menick et al., "Practical Real Time Recurrent Learning with a Sparse Approximation", ICLR 2021.
     """
 
+    prepared: ClassVar[type] = SnApPrepared
     weighted: ClassVar = True
     """Whether influence flows through recurrent weights, not only within each unit."""
 
@@ -95,10 +98,6 @@ class SnAp(Learner):
         check_order(order)
         if influence_dtype is not None:
             check_choice("influence_dtype", influence_dtype, get_args(HalfPrecision))
-            if self.network is not Cell:
-                raise ValueError(
-                    f"`influence_dtype` goes with a Cell only, `cell` is a {type(cell).__name__}"
-                )
         self.order = order
         self.influence_dtype = influence_dtype
 
@@ -143,12 +142,7 @@ class SnAp(Learner):
         """A carry of zeros for `batch` rows."""
         state = self._zero_state(batch, like, dtype)
         xp = namespace(like)
-        if self.influence_dtype == "bfloat16" and like == "numpy":
-            raise ValueError(
-                "`influence_dtype` 'bfloat16' needs torch or JAX, NumPy has only 'float16'"
-            )
-        stored = state.dtype if self.influence_dtype is None else getattr(xp, self.influence_dtype)
-        influence = self.plan.packing_for(state).zeros((batch,), xp, dtype=stored)
+        influence = self._zero_influence(self.plan, state)
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
     @untracked
@@ -174,45 +168,33 @@ class SnAp(Learner):
         flat = influence_gradient(dL_dstate, widened(carry), self.plan, sum_batch=True)
         return self.by_parameter(flat)
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, step by step, without compiling."""
-        ready = self.prepare(params)
+        ready, xs = self.prepare(unroll.params), unroll.xs
         xp = namespace_of(xs)
         packing = self.plan.packing_for(xs)
         start = (
-            carry,
+            unroll.carry,
             xp.zeros((), dtype=xs.dtype),
             tuple(xp.zeros(shape, dtype=xs.dtype) for shape in packing.column_shapes()),
-            map_tree(xp.zeros_like, readout),
+            map_tree(xp.zeros_like, unroll.readout),
         )
 
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             carry, total, gradients, readout_gradients = running
             x, y, weight, reset = inputs
             state, operands, options = self._linearized(ready, carry, x, reset)
-            loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
+            loss, delta, of_readout = unroll.loss(state, y, weight)
             influence, own = influence_step(*operands, delta, self.plan, packed=True, **options)
             carry = Carry(state, narrowed(influence, carry), carry.step + 1)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
-            readout_gradients = map_tree(lambda one, new: one + new, readout_gradients, of_readout)
+            readout_gradients = add_trees(readout_gradients, of_readout)
             return (carry, total + loss, gradients, readout_gradients), None
 
-        end, _ = scan(body, start, (xs, ys, mask, resets))
+        end, _ = scan(body, start, unroll.series)
         carry, total, gradients, readout_gradients = end
         by_parameter = self.by_parameter(packing.unpack_columns(gradients, like=total))
-        if readout is None:
-            return total, by_parameter, carry
-        return total, (by_parameter, readout_gradients), carry
+        return unroll.result(total, by_parameter, readout_gradients, carry)
 
     def chunking(self, chunk: int | Literal["auto"] | Chunking, xs: Any) -> Chunking | None:
         """How `sequence` goes through `xs`; see `Learner.chunking`.
@@ -237,11 +219,27 @@ class SnAp(Learner):
         """The ways through a sequence that were asked for so far."""
         return Chunkings(self.structure, self.dynamics)
 
-    def run(self, chunking: Chunking | None, *arguments: Any) -> tuple[Any, Any, Carry]:
+    def run(self, chunking: Chunking | None, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
         if chunking is None:
-            return self.run_sequence(*arguments)
-        return run_chunks(self, chunking, *arguments)
+            return self.run_sequence(unroll)
+        return run_chunks(self, chunking, unroll)
+
+    def _zero_influence(self, plan: DsmmPlan, state: Any) -> tuple[Any, ...]:
+        """The blocks of a plan for the rows of a state, in the dtype that is stored."""
+        xp, dtype = namespace_of(state), state.dtype
+        if self.influence_dtype == "bfloat16" and library_of(state) == "numpy":
+            raise ValueError(
+                "`influence_dtype` 'bfloat16' needs torch or JAX, NumPy has only 'float16'"
+            )
+        if self.influence_dtype is not None:
+            dtype = getattr(xp, self.influence_dtype)
+        return plan.packing_for(state).zeros((state.shape[0],), xp, dtype=dtype)
+
+    def _has_made(self, carry: Carry) -> bool:
+        return type(carry.influence) is tuple and all(
+            getattr(block, "shape", ())[:1] == carry.state.shape[:1] for block in carry.influence
+        )
 
     def _advance(self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         state, operands, options = self._linearized(ready, carry, x, reset)
@@ -252,7 +250,7 @@ class SnAp(Learner):
         self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
     ) -> tuple[Any, tuple[Any, tuple[Any, ...], Any], dict[str, Any]]:
         """The new state, and D, J, the immediate Jacobian and options of the step's update."""
-        linear = self.cell.linearize(ready.cell, self._reset_state(carry.state, reset), x)
+        linear = self.cell.linearize(ready.cell, reset_rows(carry.state, reset), x)
         operands = self._operands(self.structure, ready, widened(carry), linear, reset)
         return linear.state, *operands
 

@@ -148,8 +148,15 @@ class Run:
         except OSError as error:
             raise ValueError(f"`out`: cannot write to {out}: {error.strerror}") from error
 
-    def train(self, budget: Budget) -> bool:
+    def train(self, budget: Budget, updates_per_report: int = UPDATES_PER_REPORT) -> bool:
         """Train until the budget is spent or Ctrl-C; either way the checkpoint is written.
+
+        Parameters
+        ----------
+        budget
+            Where the run ends.
+        updates_per_report
+            Updates between two rows of the metrics, counted from the beginning of the run.
 
         Returns
         -------
@@ -187,7 +194,8 @@ class Run:
                 interval.add(bits, predictions)
                 bar.n = min(self._progress(budget), bar.total)
                 bar.update(0)
-                if interval.updates == UPDATES_PER_REPORT:
+                updates = -(-self.state.step // self.config.update_every)
+                if updates % updates_per_report == 0:
                     interval = self._report(interval, bar)
                 if now - saved > SECONDS_PER_CHECKPOINT:
                     self.save()
@@ -351,6 +359,14 @@ def _ctrl_c() -> Iterator[threading.Event]:
 
 def _progress_bar(budget: Budget, state: TrainingState) -> Any:
     if budget.steps is not None:
-        return tqdm(total=budget.steps, initial=state.step, unit="step", mininterval=0.5)
+        return tqdm(
+            total=budget.steps, initial=state.step, unit="step", mininterval=0.5, disable=None
+        )
     bar_format = "{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}"
-    return tqdm(total=budget.seconds, initial=state.seconds, bar_format=bar_format, mininterval=0.5)
+    return tqdm(
+        total=budget.seconds,
+        initial=state.seconds,
+        bar_format=bar_format,
+        mininterval=0.5,
+        disable=None,
+    )

@@ -37,6 +37,11 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return function(tree, *others)
 
 
+def add_trees(one: Any, other: Any) -> Any:
+    """The sums of the leaves of two trees of one structure."""
+    return map_tree(lambda a, b: a + b, one, other)
+
+
 def leaves_of(tree: Any) -> list[Any]:
     """The leaves of a tree, in order."""
     return [leaf for _, leaf in named_leaves(tree)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import Library, namespace_of
-from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
+from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params, Prepared, generator_from
-from tritonsnap.online.learner import Learner, LossFunction
+from tritonsnap.online.learner import Learner
 from tritonsnap.online.signs import draw_words, make_key, random_signs
 from tritonsnap.online.tangents import parameter_adjoint, state_tangent
-from tritonsnap.online.trees import leaves_of, map_tree
+from tritonsnap.online.trees import add_trees, leaves_of, map_tree
+from tritonsnap.online.unroll import Unroll
 
 _TINY = 1e-7  # the paper's epsilon: keeps norms of zero from dividing
 
@@ -64,6 +65,8 @@ class UORO(Learner):
     Tallec and Ollivier, "Unbiased Online Recurrent Optimization", ICLR 2018, algorithm 1.
     """
 
+    prepared: ClassVar[type] = Prepared
+
     def __init__(self, cell: Cell, seed: Any = 0) -> None:
         super().__init__(cell)
         self.seed = seed
@@ -100,39 +103,33 @@ class UORO(Learner):
         self._check_delta(carry, dL_dstate)
         return self._estimate(carry, dL_dstate)
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        ready, xs = self.prepare(unroll.params), unroll.xs
         xp = namespace_of(xs)
 
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             carry, total = running
             x, y, weight, reset = inputs
             carry, state = self._advance(ready, carry, x, reset)
-            loss, delta, of_readout = differentiate_loss(loss_fn, readout, state, y, weight)
+            loss, delta, of_readout = unroll.loss(state, y, weight)
             new = (loss, self._estimate(carry, delta), of_readout)
-            return (carry, map_tree(lambda one, other: one + other, total, new)), None
+            return (carry, add_trees(total, new)), None
 
-        zeros = (xp.zeros((), dtype=xs.dtype), *map_tree(xp.zeros_like, (params, readout)))
-        (carry, (loss, own, of_readout)), _ = scan(body, (carry, zeros), (xs, ys, mask, resets))
-        return loss, own if readout is None else (own, of_readout), carry
+        given = map_tree(xp.zeros_like, (unroll.params, unroll.readout))
+        start = (unroll.carry, (xp.zeros((), dtype=xs.dtype), *given))
+        (carry, (loss, own, of_readout)), _ = scan(body, start, unroll.series)
+        return unroll.result(loss, own, of_readout, carry)
+
+    def _has_made(self, carry: Carry) -> bool:
+        return isinstance(carry.influence, RankOne)
 
     def _advance(self, ready: Prepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         cell = self.cell
         left, right, key = carry.influence
-        left = self._reset_state(left, reset)
+        left = reset_rows(left, reset)
         right = map_tree(lambda leaf: reset_rows(leaf, reset), right)
-        linear = cell.linearize(ready, self._reset_state(carry.state, reset), x)
+        linear = cell.linearize(ready, reset_rows(carry.state, reset), x)
         signs = random_signs(key, carry.step, tuple(left.shape), left.dtype)
         left = state_tangent(cell, ready, linear, left)
         added = parameter_adjoint(cell, linear, signs)

@@ -65,19 +65,9 @@ def assign(
 
     def split(members: NDArray[np.int64], regime: Regime) -> None:
         nonlocal total
-        price = costs.by_regime[regime]
-        padded = np.full(len(price), 1.0)
 
         def cost(items: NDArray[np.int64]) -> float:
-            block = members[items]
-            most = columns[block].max()
-            if regime == Regime.DENSE:
-                rows, inner = written[block].max(), read[block].max()
-                entry = target.gather + target.multiply_add * most
-                each = target.product + rows * (inner * entry + target.element * most)
-                return float(len(block) * each)
-            padded[block] = most / np.maximum(columns[block], 1)
-            return float((price[block] * padded[block]).sum())
+            return block_cost(groups, costs, target, regime, members[items])
 
         keys = (
             (written * read * 4096 + columns)[members]
@@ -96,6 +86,25 @@ def assign(
         if len(members):
             split(members, regime)
     return total, tuple(assignment)
+
+
+def block_cost(
+    groups: ColumnGroups,
+    costs: GroupCosts,
+    target: Target,
+    regime: Regime,
+    members: NDArray[np.int64],
+) -> float:
+    """Predicted nanoseconds of a block at batch 1, its groups padded to the largest of them."""
+    columns = groups.num_columns[members]
+    most = columns.max()
+    if regime == Regime.DENSE:
+        rows, inner = groups.mask_sizes[members].max(), groups.x_sizes[members].max()
+        entry = target.gather + target.multiply_add * most
+        return float(
+            len(members) * (target.product + rows * (inner * entry + target.element * most))
+        )
+    return float((costs.by_regime[regime][members] * (most / np.maximum(columns, 1))).sum())
 
 
 def force(costs: GroupCosts, regime: Regime | None) -> NDArray[np.object_]:

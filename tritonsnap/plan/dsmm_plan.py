@@ -35,8 +35,9 @@ class DsmmPlan:
 
     Columns with equal supports are grouped; a group's part is a small product
     ``D[S, R] @ X[R, C]``, for which each target (NumPy, SciPy, XLA) chooses a regime by its cost
-    model. A plan holds no values. In JAX it is a pytree: pass it to a jitted function as an
-    argument, since closing over it would make its index arrays constants of the program.
+    model. A plan holds no values. In JAX it is a pytree (for plans made before JAX is imported:
+    once `tritonsnap.jax` is): pass it to a jitted function as an argument, since closing over it
+    would make its index arrays constants of the program.
 
     Parameters
     ----------

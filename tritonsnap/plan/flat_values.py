@@ -82,7 +82,7 @@ def value_index(block: Block, side: Side, xp: Any) -> tuple[Any, Any]:
     elif isinstance(block, WalkBlock):
         indptr = block.x_indptr if side == "x" else block.mask_indptr
         num_rows = block.x_shape[0] if side == "x" else block.mask_shape[0]
-        begin = indptr.astype(start.dtype)  # uint would wrap below
+        begin = xp.asarray(indptr, dtype=start.dtype)  # uint would wrap below
         row = xp.arange(num_rows)
         owner = xp.searchsorted(begin, row, side="right") - 1
         index = start[owner] + (row - begin[owner])[:, None]

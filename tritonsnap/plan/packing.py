@@ -79,6 +79,10 @@ class Packing:
     _flat: dict[Side, FlatPlaces] = field(default_factory=dict, repr=False)
     calls: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy registers calls of its own: torch finds none that only a pickle holds."""
+        return {**self.__dict__, "calls": {}}
+
     @classmethod
     def build(
         cls,

@@ -58,9 +58,21 @@ def joint_kinds(
     members : int64 [len(kinds), combinations]
         The labels of each combination.
     """
-    joint = np.zeros(len(kinds[0]), np.int64)
+    joint, count = np.zeros(len(kinds[0]), np.int64), 1
     for labels in kinds:
-        joint = joint * (int(labels.max(initial=0)) + 1) + labels
-        joint = np.unique(joint, return_inverse=True)[1]
-    first = np.unique(joint, return_index=True)[1]
-    return joint, np.stack([labels[first] for labels in kinds]).astype(np.int64)
+        size = int(labels.max(initial=0)) + 1
+        joint, count = _numbered(joint * size + labels, count * size)
+    member = np.empty(count, np.int64)
+    member[joint] = np.arange(len(joint))  # any column of the combination
+    return joint, np.stack([labels[member] for labels in kinds]).astype(np.int64)
+
+
+def _numbered(keys: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], int]:
+    """Keys below `size` as 0, 1, 2, ... in their order, and how many distinct ones there are."""
+    if size > 4 * len(keys):
+        distinct, number = np.unique(keys, return_inverse=True)
+        return number, len(distinct)
+    present = np.zeros(size, np.int64)
+    present[keys] = 1
+    number = np.cumsum(present)
+    return number[keys] - 1, int(present.sum())

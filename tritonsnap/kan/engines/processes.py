@@ -54,6 +54,7 @@ class Worker:
             [sys.executable, "-m", "tritonsnap.kan.engines.processes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C reaches the caller alone, who ends its workers
             env={**os.environ, **_ONE_THREAD, "PYTHONPATH": paths},
         )
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
-from tritonsnap.online.backend import differentiate_loss, scan, untracked
+from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
-from tritonsnap.online.learner import LossFunction, form_of
+from tritonsnap.online.learner import form_of
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.learner import StackLearner
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.stack.network import PreparedStack
+from tritonsnap.online.unroll import Unroll
 
 
 class StackMoment(NamedTuple):
@@ -38,6 +39,9 @@ class StackMoment(NamedTuple):
 class StackBPTT(StackLearner, BPTT):
     """`BPTT` of a `Stack`: exact, through depth and time."""
 
+    prepared: ClassVar[type] = PreparedStack
+    moment: ClassVar[type] = StackMoment
+
     def _learner_of(self, cell: Cell) -> BPTT:
         return BPTT(cell)
 
@@ -46,9 +50,7 @@ class StackBPTT(StackLearner, BPTT):
         """Go one step forward and remember it; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        state, moments = self.stack.linearize(
-            ready.layers, self._reset_state(carry.state, reset), x
-        )
+        state, moments = self.stack.linearize(ready.layers, reset_rows(carry.state, reset), x)
         history = (*carry.influence, StackMoment(ready.layers, moments, reset))
         return Carry(state, history, carry.step + 1), self.output_of(state)
 
@@ -69,34 +71,24 @@ class StackBPTT(StackLearner, BPTT):
             delta = None
         return total
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        layers = self.stack.prepare(params).layers
+        layers, resets = self.stack.prepare(unroll.params).layers, unroll.resets
 
         def forward(state: Any, inputs: Any) -> tuple[Any, Any]:
             x, reset = inputs
-            state, moments = self.stack.linearize(layers, self._reset_state(state, reset), x)
+            state, moments = self.stack.linearize(layers, reset_rows(state, reset), x)
             return state, (self.output_of(state), moments)
 
-        state, (outputs, moments) = scan(forward, carry.state, (xs, resets))
-        loss, delta, of_readout = differentiate_loss(loss_fn, readout, outputs, ys, mask)
+        state, (outputs, moments) = scan(forward, unroll.carry.state, (unroll.xs, resets))
+        loss, delta, of_readout = unroll.loss(outputs, unroll.ys, unroll.mask)
 
         def backward(adjoints: Any, inputs: Any) -> tuple[Any, Any]:
             moments, delta, reset = inputs
             deltas, adjoints = self._step_back(layers, moments, delta, adjoints, reset)
             return adjoints, deltas
 
-        xp = namespace_of(xs)
+        xp = namespace_of(state)
         end = tuple(
             xp.zeros_like(state[..., place]) if learner is not None else None
             for learner, place in zip(self.learners, self.stack.places, strict=True)
@@ -105,12 +97,10 @@ class StackBPTT(StackLearner, BPTT):
             moment._replace(state=None, sources=None) if learner is not None else moment
             for learner, moment in zip(self.learners, moments, strict=True)
         )
-        reverse = map_tree(lambda leaf: xp.flip(leaf, axis=0), (way_back, delta, resets))
-        _, deltas = scan(backward, end, reverse)
-        deltas = map_tree(lambda leaf: xp.flip(leaf, axis=0), deltas)
+        _, deltas = scan(backward, end, (way_back, delta, resets), reverse=True)
         gradients = self._gradients(layers, moments, deltas)
-        carry = Carry(state, (), carry.step + xs.shape[0])
-        return loss, gradients if readout is None else (gradients, of_readout), carry
+        carry = Carry(state, (), unroll.carry.step + unroll.xs.shape[0])
+        return unroll.result(loss, gradients, of_readout, carry)
 
     def _step_back(
         self, layers: Any, moments: Any, delta: Any, adjoints: Any, reset: Any
@@ -133,7 +123,7 @@ class StackBPTT(StackLearner, BPTT):
             if learner is not None:
                 through = preactivation_adjoint(learner.cell, moment.gains, at)
                 adjoint = learner._back(own, moment.own, through, at)
-                adjoint = self._reset_state(adjoint, reset)
+                adjoint = reset_rows(adjoint, reset)
             past.append(adjoint)
         return deltas, tuple(past)
 

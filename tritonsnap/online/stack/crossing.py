@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.cell import Cell
-from tritonsnap.online.dynamics import dynamics_pattern, immediate_pattern
+from tritonsnap.online.dynamics import (
+    dynamics_pattern,
+    immediate_pattern,
+    preactivation_pattern,
+)
 from tritonsnap.online.stack.feed_forward import FeedForward, Skip
 from tritonsnap.online.stack.inputs import input_jacobian, input_pattern
-from tritonsnap.online.stack.network import Stack
+from tritonsnap.online.stack.network import Stack, on_rows
 from tritonsnap.ops.masked_dsmm import masked_dsmm
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.sparsity.pattern import SparsityPattern
@@ -51,6 +56,57 @@ class Crossing:
         return total
 
 
+class Columns(NamedTuple):
+    """What the columns of a stack's influence stand for.
+
+    Attributes
+    ----------
+    own
+        For each layer where its own columns act on it at once: [rows or outputs, columns].
+    places
+        For each layer the place of its columns among those of all layers.
+    total
+        The columns of all layers.
+    """
+
+    own: tuple[SparsityPattern, ...]
+    places: tuple[slice, ...]
+    total: int
+
+    @classmethod
+    def of(cls, own: Sequence[SparsityPattern]) -> Columns:
+        """Columns that lie layer by layer."""
+        ends = list(accumulate(pattern.shape[1] for pattern in own))
+        places = [slice(e - p.shape[1], e) for e, p in zip(ends, own, strict=True)]
+        return cls(tuple(own), tuple(places), ends[-1])
+
+
+def parameter_columns(stack: Stack) -> Columns:
+    """A column for each parameter: what learners carry."""
+    own = []
+    for layer, size in zip(stack.layers, stack.sizes[1:], strict=True):
+        if isinstance(layer, Skip):
+            own.append(_empty((size, 0)))
+        else:
+            own.append(
+                immediate_pattern(layer) if isinstance(layer, Cell) else layer.immediate_pattern
+            )
+    return Columns.of(own)
+
+
+def preactivation_columns(stack: Stack) -> Columns:
+    """A column for all parameters that act through a preactivation of a unit, or on an output."""
+    own = []
+    for layer, size in zip(stack.layers, stack.sizes[1:], strict=True):
+        if isinstance(layer, Cell):
+            own.append(preactivation_pattern(layer))
+        else:
+            own.append(
+                _empty((size, 0)) if isinstance(layer, Skip) else SparsityPattern.identity(size)
+            )
+    return Columns.of(own)
+
+
 class _Edge(NamedTuple):
     """A layer whose signal another one reads, and where the derivative may be nonzero."""
 
@@ -58,16 +114,22 @@ class _Edge(NamedTuple):
     jacobian: SparsityPattern
 
 
-def crossings(stack: Stack, order: int | None) -> tuple[Crossing | None, ...]:
+def crossings(stack: Stack, columns: Columns, mask: SparsityPattern) -> tuple[Crossing | None, ...]:
     """The crossing of each layer; None where no parameter below influences it.
 
-    The masks are those of SnAp-n for the whole network, whose dynamics are the union of all paths
-    from state to state.
+    Parameters
+    ----------
+    stack
+        The network.
+    columns
+        What the columns of the influence stand for.
+    mask : pattern [memory, columns]
+        Of the influence, from `network_influence`.
     """
-    influences = _influence_patterns(stack, order)
+    influences = _influence_patterns(stack, columns, mask)
     found: list[Crossing | None] = []
     for number, layer in enumerate(stack.layers):
-        below = np.arange(stack.columns[number].start)
+        below = np.arange(columns.places[number].start)
         mask = influences[number].take_columns(below)
         if not mask.nnz:
             found.append(None)
@@ -116,14 +178,7 @@ def edge_jacobian(stack: Stack, number: int, source: int, weights: Any, moment: 
         place = _place_in_skip(stack, number, source)
         jacobian = xp.eye(stack.sizes[number + 1], dtype=moment.dtype)[:, place]
     read = stack.layers[source]
-    if not isinstance(read, Cell) or read.output == slice(0, read.rows):
-        return jacobian
-    xp = namespace_of(jacobian)
-    before, after = (
-        xp.zeros((*jacobian.shape[:-1], size), dtype=jacobian.dtype)
-        for size in (read.output.start, read.rows - read.output.stop)
-    )
-    return xp.concat([before, jacobian, after], axis=-1)
+    return on_rows(read, jacobian) if isinstance(read, Cell) else jacobian
 
 
 def _edges(stack: Stack, number: int) -> list[_Edge]:
@@ -145,7 +200,7 @@ def _edges(stack: Stack, number: int) -> list[_Edge]:
             )
         read = stack.layers[source]
         if isinstance(read, Cell):
-            pattern = _placed(pattern, slice(read.output.start, read.output.stop), read.rows)
+            pattern = placed(pattern, slice(read.output.start, read.output.stop), read.rows)
         edges.append(_Edge(source, pattern))
     return edges
 
@@ -159,34 +214,44 @@ def _place_in_skip(stack: Stack, number: int, source: int) -> slice:
     return slice(begin, begin + size)
 
 
-def _influence_patterns(stack: Stack, order: int | None) -> list[SparsityPattern]:
-    """For each layer where all parameters may influence its state, or its output: [rows, p]."""
-    dynamics, immediate = _patterns_of_a_step(stack)
-    mask = snap_pattern(dynamics, immediate, order)
+def network_influence(stack: Stack, order: int | None, columns: Columns) -> SparsityPattern:
+    """Where all parameters may influence the states of all cells: [memory, columns].
+
+    That of SnAp-n for the whole network, whose dynamics are the union of all paths from state to
+    state.
+    """
+    dynamics, immediate = _patterns_of_a_step(stack, columns)
+    return snap_pattern(dynamics, immediate, order)
+
+
+def _influence_patterns(
+    stack: Stack, columns: Columns, mask: SparsityPattern
+) -> list[SparsityPattern]:
+    """For each layer where all parameters may influence its state, or output: [rows, columns]."""
     influences: list[SparsityPattern] = []
     for number, layer in enumerate(stack.layers):
         if isinstance(layer, Cell):
-            influences.append(_rows_of(stack, number).transpose() @ mask)
+            influences.append(rows_of(stack, number).transpose() @ mask)
         else:
-            influences.append(_through(stack, number, influences, _own_immediate(stack, number)))
+            influences.append(_through(stack, number, influences, _own_immediate(columns, number)))
     return influences
 
 
-def _patterns_of_a_step(stack: Stack) -> tuple[SparsityPattern, SparsityPattern]:
+def _patterns_of_a_step(stack: Stack, columns: Columns) -> tuple[SparsityPattern, SparsityPattern]:
     """Where ``ds_t/ds_{t-1}`` and ``ds_t/dtheta`` of the whole network may be nonzero."""
     past: list[SparsityPattern] = []
     present: list[SparsityPattern] = []
     for number, layer in enumerate(stack.layers):
-        own = _own_immediate(stack, number)
+        own = _own_immediate(columns, number)
         remembered = _empty((own.shape[0], stack.memory))
         if isinstance(layer, Cell):
-            remembered = _placed(dynamics_pattern(layer), stack.places[number], stack.memory)
+            remembered = placed(dynamics_pattern(layer), stack.places[number], stack.memory)
         past.append(_through(stack, number, past, remembered))
         present.append(_through(stack, number, present, own))
     cells = [number for number, layer in enumerate(stack.layers) if isinstance(layer, Cell)]
-    first, *rest = (_rows_of(stack, number) @ past[number] for number in cells)
+    first, *rest = (rows_of(stack, number) @ past[number] for number in cells)
     dynamics = first.union(*rest)
-    first, *rest = (_rows_of(stack, number) @ present[number] for number in cells)
+    first, *rest = (rows_of(stack, number) @ present[number] for number in cells)
     return dynamics, first.union(*rest)
 
 
@@ -197,22 +262,18 @@ def _through(
     return own.union(*(edge.jacobian @ below[edge.source] for edge in _edges(stack, number)))
 
 
-def _own_immediate(stack: Stack, number: int) -> SparsityPattern:
-    """Where a layer's own parameters act on it at once, among all parameters."""
-    layer = stack.layers[number]
-    if isinstance(layer, Skip):
-        return _empty((stack.sizes[number + 1], stack.num_parameters))
-    own = immediate_pattern(layer) if isinstance(layer, Cell) else layer.immediate_pattern
-    return _placed(own, stack.columns[number], stack.num_parameters)
+def _own_immediate(columns: Columns, number: int) -> SparsityPattern:
+    """Where a layer's own parameters act on it at once, among the columns of all layers."""
+    return placed(columns.own[number], columns.places[number], columns.total)
 
 
-def _rows_of(stack: Stack, number: int) -> SparsityPattern:
+def rows_of(stack: Stack, number: int) -> SparsityPattern:
     """[memory, rows]: puts the rows of a cell among those of all cells."""
     place = stack.places[number]
     return SparsityPattern.identity(stack.memory).take_columns(np.arange(place.start, place.stop))
 
 
-def _placed(pattern: SparsityPattern, place: slice, total: int) -> SparsityPattern:
+def placed(pattern: SparsityPattern, place: slice, total: int) -> SparsityPattern:
     """The pattern with its columns put at a place among `total` columns."""
     kinds = np.full(total, pattern.num_kinds)  # one kind more, without rows
     kinds[place] = pattern.column_kind

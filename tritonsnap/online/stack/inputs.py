@@ -25,13 +25,21 @@ def input_kernel(cell: Cell, ready: Prepared) -> Any:
 
 def input_pattern(cell: Cell) -> SparsityPattern:
     """Where ``ds/dx`` may be nonzero: [rows, inputs]."""
-    rows, cols = [], []
-    for linear in input_maps(cell):
-        for part in cell.gain_parts[linear.target]:
-            rows.append(cell.parts.index(part) * cell.hidden + linear.units.astype(np.int64))
-            cols.append(linear.rows)
     shape = (cell.rows, cell.inputs)
-    return SparsityPattern.from_coo(np.concatenate(rows), np.concatenate(cols), shape)
+    found = []
+    for linear in input_maps(cell):
+        begins = cell.hidden * np.array(
+            [cell.parts.index(p) for p in cell.gain_parts[linear.target]]
+        )
+        if linear.pattern is None:  # one support for all inputs
+            rows = (begins[:, None] + np.arange(cell.hidden)).ravel()
+            kinds = np.zeros(cell.inputs, np.int64)
+            found.append(SparsityPattern.from_columns(shape, [0, len(rows)], rows, kinds))
+        else:
+            rows = (begins[:, None] + linear.units.astype(np.int64)).ravel()
+            cols = np.tile(linear.rows, len(begins))
+            found.append(SparsityPattern.from_coo(rows, cols, shape))
+    return found[0].union(*found[1:])
 
 
 def input_jacobian(cell: Cell, kernel: Any, gains: Any) -> Any:

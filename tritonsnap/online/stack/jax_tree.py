@@ -22,7 +22,8 @@ def _flatten(learner: StackLearner) -> tuple[Any, Static]:
     places = [
         places_of(layer) if isinstance(layer, FeedForward) else [] for layer in learner.stack.layers
     ]
-    digest = f"{type(host).__name__} {host.stack.digest} {getattr(host, 'order', None)}"
+    settings = [getattr(host, name, None) for name in ("order", "influence_dtype")]
+    digest = f"{type(host).__name__} {host.stack.digest} {settings}"
     return (list(learner.learners), crossings, places), Static(host, digest)
 
 

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
-from tritonsnap.arrays import Library
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.stack.network import Stack
@@ -45,11 +44,8 @@ class StackLearner(Learner):
             for layer in self.stack.layers
         )
 
-    def _zero_state(self, batch: int, like: Library, dtype: str) -> Any:
-        state = super()._zero_state(batch, like, dtype)
-        if like == "jax":
-            importlib.import_module("tritonsnap.online.stack.jax_tree")
-        return state
+    def _make_pytree(self) -> None:
+        importlib.import_module("tritonsnap.online.stack.jax_tree")
 
     @property
     def num_outputs(self) -> int:
@@ -59,8 +55,3 @@ class StackLearner(Learner):
     def output_of(self, state: Any) -> Any:
         """The network's output [..., outputs] in a state [..., rows]."""
         return state[..., self.stack.output]
-
-
-def plus(one: Any, other: Any) -> Any:
-    """The sum, for trees."""
-    return one + other

@@ -97,6 +97,11 @@ class Stack:
                     f"`layers[{number}]` must be a Cell, a FeedForward or a Skip, "
                     f"got {type(layer).__name__}"
                 )
+            if isinstance(layer, Cell) and not layer.factored:
+                raise TypeError(
+                    f"`layers[{number}]` must be in factored form, got {type(layer).__name__}: "
+                    "take it alone, or another kind"
+                )
         if not any(isinstance(layer, Cell) for layer in self.layers):
             raise ValueError(f"`layers` must hold at least one Cell, got {list(self.layers)}")
         if isinstance(self.layers[0], Skip):
@@ -129,7 +134,7 @@ class Stack:
                     f"`layers[{number}]` must have the {sizes[-1]} inputs that layers[{number - 1}]"
                     f" gives, got {layer.inputs}"
                 )
-            sizes.append(_size(layer.output) if isinstance(layer, Cell) else layer.outputs)
+            sizes.append(layer.outputs)
         return tuple(sizes)
 
     def sources(self, number: int) -> tuple[int, ...]:
@@ -364,7 +369,7 @@ class Stack:
             layer, own, moment = self.layers[number], weights[number], trace[number]
             at = arriving[number + 1]
             if isinstance(layer, Cell):
-                at = _sum(_on_rows(layer, at), None if futures is None else futures[number])
+                at = _sum(on_rows(layer, at), None if futures is None else futures[number])
             deltas.append(at)
             sources = self.sources(number)
             if at is None or sources == (0,) or (isinstance(layer, Cell) and not through_cells):
@@ -380,23 +385,19 @@ class Stack:
         return tuple(reversed(deltas))
 
 
-def _size(rows: slice) -> int:
-    return int(rows.stop - rows.start)
-
-
 def _sum(one: Any, other: Any) -> Any:
     if one is None or other is None:
         return other if one is None else one
     return one + other
 
 
-def _on_rows(cell: Cell, delta: Any) -> Any:
-    """The gradient in all rows of a cell's state from that in those it passes on."""
-    if delta is None or _size(cell.output) == cell.rows:
-        return delta
-    xp = namespace_of(delta)
-    zeros = (
-        xp.zeros((*delta.shape[:-1], size), dtype=delta.dtype)
+def on_rows(cell: Cell, values: Any) -> Any:
+    """[..., rows] from values [..., outputs] of what a cell passes on: zero for the other rows."""
+    if values is None or cell.outputs == cell.rows:
+        return values
+    xp = namespace_of(values)
+    before, after = (
+        xp.zeros((*values.shape[:-1], size), dtype=values.dtype)
         for size in (cell.output.start, cell.rows - cell.output.stop)
     )
-    return xp.concat([next(zeros), delta, next(zeros)], axis=-1)
+    return xp.concat([before, values, after], axis=-1)

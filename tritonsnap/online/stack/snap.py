@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
-from tritonsnap.online.backend import differentiate_loss, reset_rows, scan, untracked
-from tritonsnap.online.carry import Carry
+from tritonsnap.online.backend import reset_rows, scan, untracked
+from tritonsnap.online.carry import Carry, in_dtype_of, stored_as
 from tritonsnap.online.cell import Cell, Params
-from tritonsnap.online.learner import LossFunction, form_of
+from tritonsnap.online.learner import form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
-from tritonsnap.online.stack.crossing import Crossing, crossings, edge_jacobian
+from tritonsnap.online.stack.crossing import (
+    Crossing,
+    crossings,
+    edge_jacobian,
+    network_influence,
+    parameter_columns,
+)
 from tritonsnap.online.stack.feed_forward import FeedForward
-from tritonsnap.online.stack.learner import StackLearner, plus
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.stack.learner import StackLearner
+from tritonsnap.online.trees import add_trees, map_tree
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.ops import influence_gradient, influence_update
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 
@@ -84,15 +91,18 @@ class StackSnAp(StackLearner, SnAp):
         How the influence of the parameters below reaches each layer; None where it does not.
     """
 
+    prepared: ClassVar[type] = StackPrepared
+
     def _learner_of(self, cell: Cell) -> SnAp:
-        return SnAp(cell, self.order)
+        return SnAp(cell, self.order, influence_dtype=self.influence_dtype)
 
     @cached_property
     def crossings(self) -> tuple[Crossing | None, ...]:
         """How the influence of the parameters below reaches each layer; None where it does not."""
-        if self.stack.exact:
-            return crossings(self.stack, self.order)
-        return (None,) * len(self.stack.layers)
+        if not self.stack.exact:
+            return (None,) * len(self.stack.layers)
+        columns = parameter_columns(self.stack)
+        return crossings(self.stack, columns, network_influence(self.stack, self.order, columns))
 
     @property
     def crossing_plans(self) -> tuple[DsmmPlan | None, ...]:
@@ -115,17 +125,12 @@ class StackSnAp(StackLearner, SnAp):
         state = self._zero_state(batch, like, dtype)
         xp = namespace(like)
 
-        def zeros(plan: DsmmPlan | None) -> Any:
-            if plan is None:
-                return None
-            return plan.packing_for(state).zeros((batch,), xp, dtype=state.dtype)
-
         influence = StackInfluence(
             tuple(
                 None if learner is None else learner.init(batch, like, dtype).influence
                 for learner in self.learners
             ),
-            tuple(zeros(plan) for plan in self.crossing_plans),
+            tuple(plan and self._zero_influence(plan, state) for plan in self.crossing_plans),
             *self.stack.zeros_down(batch, xp, state.dtype),
         )
         return Carry(state, influence, xp.zeros((), dtype=xp.int32))
@@ -163,59 +168,56 @@ class StackSnAp(StackLearner, SnAp):
         found = self._add_gradient(self._zero_gradient(delta), carry.influence, delta)
         return self._by_name(found, delta)
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        ready, xs = self.prepare(unroll.params), unroll.xs
         xp = namespace_of(xs)
         start = (
-            carry.state,
-            carry.influence._replace(down=ready.down),
+            unroll.carry.state,
+            unroll.carry.influence._replace(down=ready.down),
             xp.zeros((), dtype=xs.dtype),
             self._zero_gradient(xs),
-            map_tree(xp.zeros_like, readout),
+            map_tree(xp.zeros_like, unroll.readout),
         )
 
         def body(running: Any, inputs: Any) -> tuple[Any, None]:
             state, influence, total, gradient, of_readout = running
             x, y, weight, reset = inputs
             state, influence = self._forward(ready, state, influence, x, reset)
-            loss, delta, new = differentiate_loss(
-                loss_fn, readout, self.output_of(state), y, weight
-            )
+            loss, delta, new = unroll.loss(self.output_of(state), y, weight)
             gradient = self._add_gradient(gradient, influence, delta)
-            of_readout = map_tree(plus, of_readout, new)
+            of_readout = add_trees(of_readout, new)
             return (state, influence, total + loss, gradient, of_readout), None
 
-        end, _ = scan(body, start, (xs, ys, mask, resets))
+        end, _ = scan(body, start, unroll.series)
         state, influence, total, gradient, of_readout = end
         by_name = self._by_name(gradient, total)
-        carry = Carry(state, influence, carry.step + xs.shape[0])
-        return total, by_name if readout is None else (by_name, of_readout), carry
+        carry = Carry(state, influence, unroll.carry.step + xs.shape[0])
+        return unroll.result(total, by_name, of_readout, carry)
+
+    def _has_made(self, carry: Carry) -> bool:
+        return isinstance(carry.influence, StackInfluence)
 
     def _forward(
         self, ready: StackPrepared, state: Any, influence: StackInfluence, x: Any, reset: Any
     ) -> tuple[Any, StackInfluence]:
         """The new state and influences."""
-        before = self._reset_state(state, reset)
+        before = reset_rows(state, reset)
         state, moments = self.stack.linearize(_for_forward_pass(ready.layers), before, x)
         own = tuple(
             learner and learner.updated(learner.structure, prepared, blocks, moment, reset)
             for learner, prepared, blocks, moment in zip(
-                self.learners, ready.layers, influence.own, moments, strict=True
+                self.learners,
+                ready.layers,
+                in_dtype_of(state, influence.own),
+                moments,
+                strict=True,
             )
         )
-        past = map_tree(lambda block: reset_rows(block, reset), influence.crossing)
+        past = in_dtype_of(state, influence.crossing)
+        past = map_tree(lambda block: reset_rows(block, reset), past)
         crossing = self._cross(ready, moments, own, past)
+        own, crossing = stored_as((influence.own, influence.crossing), (own, crossing))
         return state, StackInfluence(own, crossing, self.stack.trace(moments), influence.down)
 
     def _cross(
@@ -286,20 +288,21 @@ class StackSnAp(StackLearner, SnAp):
             influence.down, influence.trace, delta, through_cells=not self.stack.exact
         )
         own, crossing = list(sums.own), list(sums.crossing)
+        kept = in_dtype_of(delta, (influence.own, influence.crossing))
         for number, (layer, at) in enumerate(zip(self.stack.layers, deltas, strict=True)):
             if at is None:
                 continue
             if isinstance(layer, FeedForward):
                 new = layer.gradients(influence.down[number], influence.trace[number], at)
-                own[number] = map_tree(plus, own[number], new)
+                own[number] = add_trees(own[number], new)
             if isinstance(layer, Cell):
                 for into, blocks, plan in (
-                    (own, influence.own[number], self.learners[number].plan),
-                    (crossing, influence.crossing[number], self.crossing_plans[number]),
+                    (own, kept[0][number], self.learners[number].plan),
+                    (crossing, kept[1][number], self.crossing_plans[number]),
                 ):
                     if plan is not None:
                         parts = influence_gradient(at, blocks, plan, sum_batch=True, packed=True)
-                        into[number] = map_tree(plus, into[number], parts)
+                        into[number] = add_trees(into[number], parts)
         return StackGradient(tuple(own), tuple(crossing))
 
     def _by_name(self, gradient: StackGradient, like: Any) -> Params:
@@ -317,7 +320,7 @@ class StackSnAp(StackLearner, SnAp):
             blocks = gradient.crossing[number]
             flat = plan.packing_for(like).unpack_columns(blocks, like=zero)
             below = self.stack.shaped(flat, number)
-            by_layer[:number] = map_tree(plus, by_layer[:number], below)
+            by_layer[:number] = add_trees(by_layer[:number], below)
         return self.stack.joined(by_layer)
 
 

@@ -29,6 +29,24 @@ class JacobianValues(NamedTuple):
     dynamics: Any
 
 
+class Work(NamedTuple):
+    """What a step computes for a row of the batch.
+
+    Attributes
+    ----------
+    step
+        Multiply-adds of the new state.
+    jacobians
+        Multiply-adds of its Jacobians, on top.
+    passes
+        Derivative passes that they take; 0 in closed form.
+    """
+
+    step: int
+    jacobians: int
+    passes: int
+
+
 Jacobians = Callable[[Any, Any, Any, bool], JacobianValues]
 """``jacobians(ready, state [batch, rows], x [batch, inputs], dense)``; in JAX a pytree."""
 
@@ -69,6 +87,11 @@ class UnfactoredCell(ABC):
     @abstractmethod
     def dynamics_pattern(self) -> SparsityPattern:
         """Where ``ds_t/ds_{t-1}`` [rows, rows] may be nonzero, by any path."""
+
+    @property
+    @abstractmethod
+    def work(self) -> Work:
+        """What a step computes."""
 
     @abstractmethod
     def check_params(self, params: Params) -> None:

@@ -18,8 +18,11 @@ from tritonsnap.online.backend import transforms
 from tritonsnap.online.cell import Params, check_dtype
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.trees import leaves_of, map_tree, named_leaves
-from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell
+from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell, Work
 from tritonsnap.sparsity.pattern import SparsityPattern
+
+_POINTS = 16
+"""At how many points torch looks for nonzeros; some more check what was found."""
 
 
 class FunctionPrepared(NamedTuple):
@@ -48,7 +51,9 @@ class FunctionCell(UnfactoredCell):
     immediate
         Where ``df/dparams`` may be nonzero: a tree like `params` of patterns [hidden, size of the
         leaf], in any form that `make_jacobian_projection` takes. By default it is found by
-        `detect_pattern`: in JAX from the operations (needs asdex), in torch by looking.
+        `detect_pattern`: in JAX from the operations (needs asdex), in torch by looking at the given
+        parameters with 16 random states and inputs. So give it where a branch, such as a unit of
+        `relu` that is off for nearly all of these, may hide an entry.
     dynamics
         Where ``df/dstate`` [hidden, hidden] may be nonzero: the union of all paths from the old
         state to the new one. By default it is found in the same way. JAX sees structure only, so
@@ -100,9 +105,11 @@ class FunctionCell(UnfactoredCell):
         self._immediate, self._dynamics = self._patterns(immediate, dynamics)
         read_from_operations = self.library == "jax" and immediate is None and dynamics is None
         if not read_from_operations:  # else the patterns are supersets by construction
-            self._sparse.verify_projection(
-                self.call, self.projection(), *self._example(1), argnums=(0, 1)
-            )
+            projection = self.projection()
+            for seed in range(_POINTS, _POINTS + 4):
+                self._sparse.verify_projection(
+                    self.call, projection, *self._example(seed), argnums=(0, 1)
+                )
 
     # ---- structure -----------------------------------------------------------------------------
 
@@ -139,6 +146,14 @@ class FunctionCell(UnfactoredCell):
         parts = (self.inputs, self.hidden, self.shapes, id(self.f), self.dynamics_pattern.digest)
         content = f"{parts!r}{self.immediate_pattern.digest}"
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def work(self) -> Work:
+        """The FLOPs that the framework counts in `f`; a derivative pass has twice as many."""
+        count = importlib.import_module(f"tritonsnap.online.unfactored.{self.library}_flops")
+        step = count.count_flops(self.call, *self._example(0)) // 2
+        passes = self.projection().num_passes
+        return Work(step, 2 * passes * step, passes)
 
     def projection(self, keep: SparsityPattern | None = None) -> JacobianProjection:
         """The coloring of both Jacobians, each by its own pattern; `keep` is what D is kept at."""
@@ -264,7 +279,7 @@ class FunctionCell(UnfactoredCell):
     ) -> tuple[dict[str, SparsityPattern], SparsityPattern]:
         found: Any = ({}, None)
         if immediate is None or dynamics is None:
-            found = self._sparse.detect_pattern(self.call, *self._example(0), argnums=(0, 1))
+            found = self._detected()
         given = found[0] if immediate is None else self._given(immediate)
         own = SparsityPattern.of(found[1] if dynamics is None else dynamics)
         for name, shape in self.shapes.items():
@@ -278,6 +293,22 @@ class FunctionCell(UnfactoredCell):
                 f"`dynamics` must have shape {(self.hidden, self.hidden)}, got {own.shape}"
             )
         return {name: given[name] for name in self.shapes}, own
+
+    def _detected(self) -> tuple[dict[str, SparsityPattern], SparsityPattern]:
+        """The patterns of both Jacobians; in torch all that is nonzero at one of several points."""
+        detect = self._sparse.detect_pattern
+        if self.library == "jax":
+            found: Any = detect(self.call, *self._example(0), argnums=(0, 1))
+            return found
+        looks = [
+            detect(self.call, *self._example(seed), argnums=(0, 1), probes=1, seed=seed)
+            for seed in range(_POINTS)
+        ]
+        (first, own), rest = looks[0], looks[1:]
+        leaves = {
+            name: mask.union(*(look[0][name] for look in rest)) for name, mask in first.items()
+        }
+        return leaves, own.union(*(look[1] for look in rest))
 
     def _given(self, immediate: Any) -> dict[str, SparsityPattern]:
         try:

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.online.backend import differentiate_loss, index_like, reset_rows, scan, untracked
+from tritonsnap.online.backend import index_like, reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
-from tritonsnap.online.carry import Carry
+from tritonsnap.online.carry import Carry, widened
 from tritonsnap.online.cell import Params
-from tritonsnap.online.learner import Learner, LossFunction, form_of
+from tritonsnap.online.learner import Learner, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
-from tritonsnap.online.trees import map_tree
+from tritonsnap.online.trees import add_trees, map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
+from tritonsnap.online.unroll import Unroll
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
@@ -71,11 +72,11 @@ class UnfactoredSnAp(SnAp):
     def _linearized(
         self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
     ) -> tuple[Any, tuple[Any, tuple[Any, ...], Any], dict[str, Any]]:
-        state, dense = self._reset_state(carry.state, reset), self._dense(x)
+        state, dense = reset_rows(carry.state, reset), self._dense(x)
         values = self.jacobians(ready.cell, state, x, dense)
         xp = namespace_of(x)
         padded = xp.concat([xp.zeros_like(values.state[:, :1]), values.immediate], axis=-1)
-        influence = tuple(reset_rows(block, reset) for block in carry.influence)
+        influence = tuple(reset_rows(block, reset) for block in widened(carry))
         immediate = tuple(
             padded[..., index_like(padded, place)]
             for place in self.places(self.plan.packing_for(x))
@@ -103,6 +104,8 @@ class UnfactoredBPTT(BPTT):
     """`BPTT` that computes each step again on the way back."""
 
     network: ClassVar[type] = UnfactoredCell
+    prepared: ClassVar[type] = tuple  # the cell's own
+    moment: ClassVar[type] = Moment
     cell: Any
 
     @untracked
@@ -110,7 +113,7 @@ class UnfactoredBPTT(BPTT):
         """Go one step forward and remember it; see `Learner.step`."""
         self._check_step(ready, carry, x, reset)
         ready = self.prepare(ready) if isinstance(ready, dict) else ready
-        old = self._reset_state(carry.state, reset)
+        old = reset_rows(carry.state, reset)
         state = self.cell.step(ready, old, x)
         history = (*carry.influence, Moment(ready, old, x, reset))
         return Carry(state, history, carry.step + 1), state
@@ -125,46 +128,35 @@ class UnfactoredBPTT(BPTT):
         total = self.cell.shaped(xp.zeros((size,), dtype=adjoint.dtype))
         for moment in reversed(carry.influence):
             new, adjoint = self.cell.pull_back(moment.ready, moment.state, moment.x, adjoint)
-            total = map_tree(lambda a, b: a + b, total, new)
-            adjoint = self._reset_state(adjoint, moment.reset)
+            total = add_trees(total, new)
+            adjoint = reset_rows(adjoint, moment.reset)
         return total
 
-    def run_sequence(
-        self,
-        params: Params,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        loss_fn: LossFunction,
-        mask: Any,
-        resets: Any,
-        readout: Any,
-    ) -> tuple[Any, Any, Carry]:
+    def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
-        ready = self.prepare(params)
+        ready, xs, resets = self.prepare(unroll.params), unroll.xs, unroll.resets
 
         def forward(state: Any, inputs: Any) -> tuple[Any, tuple[Any, Any]]:
             x, reset = inputs
-            old = self._reset_state(state, reset)
+            old = reset_rows(state, reset)
             state = self.cell.step(ready, old, x)
             return state, (old, state)
 
-        state, (old, states) = scan(forward, carry.state, (xs, resets))
-        loss, deltas, of_readout = differentiate_loss(loss_fn, readout, states, ys, mask)
+        state, (old, states) = scan(forward, unroll.carry.state, (xs, resets))
+        loss, deltas, of_readout = unroll.loss(states, unroll.ys, unroll.mask)
 
         def backward(running: Any, inputs: Any) -> tuple[Any, None]:
             adjoint, gradients = running
             old, x, delta, reset = inputs
             new, adjoint = self.cell.pull_back(ready, old, x, adjoint + delta)
-            gradients = map_tree(lambda a, b: a + b, gradients, new)
-            return (self._reset_state(adjoint, reset), gradients), None
+            gradients = add_trees(gradients, new)
+            return (reset_rows(adjoint, reset), gradients), None
 
         xp = namespace_of(xs)
-        start = (xp.zeros_like(state), map_tree(xp.zeros_like, params))
-        reverse = map_tree(lambda leaf: xp.flip(leaf, axis=0), (old, xs, deltas, resets))
-        (_, gradients), _ = scan(backward, start, reverse)
-        carry = Carry(state, (), carry.step + xs.shape[0])
-        return loss, gradients if readout is None else (gradients, of_readout), carry
+        start = (xp.zeros_like(state), map_tree(xp.zeros_like, unroll.params))
+        (_, gradients), _ = scan(backward, start, (old, xs, deltas, resets), reverse=True)
+        carry = Carry(state, (), unroll.carry.step + xs.shape[0])
+        return unroll.result(loss, gradients, of_readout, carry)
 
 
 def _place_among(part: SparsityPattern, whole: SparsityPattern) -> NDArray[np.int64]:

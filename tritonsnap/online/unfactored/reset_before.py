@@ -14,7 +14,7 @@ from tritonsnap.online.backend import index_like
 from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.cells import GRU, sigmoid
 from tritonsnap.online.linear_map import LinearMap
-from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell
+from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell, Work
 from tritonsnap.plan.compact import compact
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -63,6 +63,7 @@ class ResetBeforeGRU(GRU, UnfactoredCell):
     reset: str = field(default="before", kw_only=True)
 
     targets: ClassVar = GATES
+    factored: ClassVar = False
 
     def make_maps(self) -> list[LinearMap]:
         """Three maps for each gate; the candidate's recurrent weights read the gated state."""
@@ -113,6 +114,12 @@ class ResetBeforeGRU(GRU, UnfactoredCell):
         )
         through_reset = self.readers @ reset
         return SparsityPattern.identity(self.hidden) | update | self.readers | through_reset
+
+    @property
+    def work(self) -> Work:
+        """A product with each kernel; for the dynamics one of two kernels."""
+        step = sum(linear.shape[0] * linear.shape[1] for linear in self.maps)
+        return Work(step, self.hidden**3 + 3 * self.hidden**2, passes=0)
 
     # ---- values --------------------------------------------------------------------------------
 

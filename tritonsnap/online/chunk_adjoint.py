@@ -128,16 +128,16 @@ def along_groups(
     chunking: Chunking, dynamics: DynamicsStructure, weights: AdjointWeights, stretch: Stretch
 ) -> list[Path]:
     """Carry the adjoints of all groups back through the chunk."""
-    found: dict[int, Path] = {}
+    paths = []
+    if chunking.adjoint is not None:
+        paths += _Walks(chunking, weights.walked).paths(stretch)
     gathered = _gathered(chunking)
     if gathered:
         steps = _Steps.of(dynamics, stretch)
         for (one, way), matrices in zip(gathered, weights.gathered, strict=True):
             dense = _Dense(one, way, matrices)
-            found[id(one)] = Path(*dense.adjoint(steps), *dense.phi(steps))
-    if chunking.adjoint is not None:
-        found |= _Walks(chunking, weights.walked).paths(stretch)
-    return [found[id(one)] for one in chunking.groups]
+            paths.append(Path(*dense.adjoint(steps), *dense.phi(steps)))
+    return paths
 
 
 class _Dense:
@@ -253,7 +253,7 @@ class _Walks:
         )
         self.groups = [(g, g.way) for g in chunking.groups if isinstance(g.way, Walked)]
 
-    def paths(self, stretch: Stretch) -> dict[int, Path]:
+    def paths(self, stretch: Stretch) -> list[Path]:
         """The adjoints ``[lambda | Phi^T]`` of all groups, carried back through the chunk."""
         linear = stretch.linear
 
@@ -271,13 +271,13 @@ class _Walks:
 
         inputs = (linear.gains, linear.own, stretch.delta, stretch.resets)
         blocks, emitted = scan(back, self._end(stretch.delta), inputs, reverse=True)
-        found = {}
+        found = []
         for (one, way), block, rows in zip(self.groups, blocks, emitted, strict=True):
             num_groups, size = one.shape[:2]
             if way.rows is not None:
                 block = take_or_zero(block, way.rows.reshape(-1), axis=-2)
             block = block.reshape(-1, num_groups, size, block.shape[-1])
-            found[id(one)] = Path(rows[..., 0], block[..., 0], rows[..., 1:], block[..., 1:])
+            found.append(Path(rows[..., 0], block[..., 0], rows[..., 1:], block[..., 1:]))
         return found
 
     def _end(self, delta: Any) -> tuple[Any, ...]:

@@ -69,7 +69,7 @@ class Chunking:
     steps
         Steps in a chunk.
     elementwise, groups
-        The chunked blocks, those with groups of several rows in parts.
+        The chunked blocks, those with groups of several rows in parts, walked ones first.
     merged
         How the latter are put together again.
     stepped

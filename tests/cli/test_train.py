@@ -67,6 +67,7 @@ def test_several_layers(text, tmp_path, capsys):
     assert train(*SMALL, "--text", text, *arguments, "--out", tmp_path / "run") == 0
     said = capsys.readouterr().err
     assert "text: 2 layers, each a rnn of 8 units, density 1, exact snap-2" in said
+    assert re.search(r"about [\d.e-]+ s a time step", said)
 
 
 def test_directories_are_numbered_by_default(text, tmp_path, monkeypatch):

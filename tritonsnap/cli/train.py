@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
+import tritonsnap
 from tritonsnap.arrays import LIBRARIES, fastest_library
 from tritonsnap.cli.errors import UserError, told_to_user
 from tritonsnap.console import INTERRUPTED
@@ -141,5 +142,16 @@ def _summary(config: TrainingConfig, training: Run) -> str:
     return (
         f"{config.task}: {layers}{config.cell} of {config.hidden} units, "
         f"density {config.density:g}, "
-        f"{method}, {config.batch} rows, in {config.backend}; results go to {training.out}"
+        f"{method}, {config.batch} rows, in {config.backend}{_prediction(config, training)}; "
+        f"results go to {training.out}"
     )
+
+
+def _prediction(config: TrainingConfig, training: Run) -> str:
+    """What the influence is predicted to take, for an exact one can take minutes a step."""
+    if config.method not in ("snap", "rtrl"):
+        return ""
+    order = config.order if config.method == "snap" else None
+    sizes = {"batch": config.batch, "steps": config.update_every}
+    found = tritonsnap.explain(training.learner.cell, [order], library=config.backend, **sizes)
+    return f", about {found.rows[0].total_seconds / config.update_every:.1g} s a time step"

@@ -1,4 +1,5 @@
 import itertools
+import sys
 import time
 
 import numpy as np
@@ -247,7 +248,8 @@ def test_training_ends_once_it_is_good_enough(records):
     assert history[-1].pearson >= 0.9 > history[-2].pearson if len(history) > 1 else True
 
 
-def test_the_progress_bar_shows_the_accuracy(records, capsys):
+def test_the_progress_bar_shows_the_accuracy_on_a_terminal(records, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     Trainer(small_model(), block=64).fit(*records, epochs=2, validation=records)
     shown = capsys.readouterr().err
     assert "1.20k" in shown

@@ -169,3 +169,17 @@ def test_outer_products_take_tiles_of_d_where_groups_need_much_of_it(
     assert pairs.pair_begin[-1] == len(pairs.pair_run) == len(pairs.pair_row)
     if tile == 1:  # as many as the groups need entries, each in its one run
         assert len(pairs.pair_run) == packing.costs.nonzeros.sum()
+
+
+def test_scattered_columns_of_one_group_are_no_stretches_of_a_program():
+    supports = np.zeros((4, 80), bool)
+    supports[:, ::2] = True
+    supports[0, 1::2] = True
+    pattern = SparsityPattern.from_dense(supports)
+    plan = DsmmPlan(pattern, pattern)
+    blocks = plan.packing("xla").blocks
+    assert all(len(block.columns.stretches or ()) <= 16 for block in blocks)
+    values = np.arange(pattern.nnz, dtype=float)
+    packed = plan.pack(values)
+    assert any(block.columns.num_groups == 1 for block in blocks)
+    np.testing.assert_array_equal(plan.unpack(packed), values)

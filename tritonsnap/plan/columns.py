@@ -109,7 +109,9 @@ class BlockColumns:
         )
 
     def _find_stretches(self) -> tuple[Stretch, ...] | None:
-        """The stretches, if every run lies right behind that of the group before."""
+        """The stretches, if few, and if every run lies right behind that of the group before."""
+        if self.run_length.shape[1] > _MOST_RUNS:  # each of them is some operations of a program
+            return None
         if not self.run_length.size or np.any(self.run_length != self.run_length[0]):
             return None
         if np.any(self.x_size != self.x_size[0]) or np.any(self.mask_size != self.mask_size[0]):

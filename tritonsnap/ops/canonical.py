@@ -221,7 +221,9 @@ def gradient_arguments(
     )
 
 
-def outer_walk_arguments(block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any) -> dict[str, Any]:
+def outer_walk_arguments(
+    block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any
+) -> dict[str, Any]:
     """Arguments of `outer_walk` but for its output.
 
     Parameters
@@ -244,9 +246,8 @@ def outer_tile_arguments(
 ) -> dict[str, Any]:
     """Arguments of `outer_tiles` but for its output; see `outer_walk_arguments`."""
     return _in_order(
-        "tile_begin tile_row tile_inner tile_bits tile_partial pair_run pair_row pair_inner "
-        "run_column run_value run_x run_group row_begin x_begin mask_row x_row r x num_partial "
-        "batch r_units x_units local",
+        "tiles pieces kept run_column run_value run_x run_group row_begin x_begin mask_row x_row r "
+        "x num_partial batch r_units x_units local",
         _outer_structure(block, pairs, r, x),
         unused=block.run_group,
     )

@@ -139,7 +139,7 @@ def outer_launch(packing: Packing, pairs: OuterPairs, r: Any, x: Any) -> KernelL
         arguments = outer_walk_arguments(block, pairs, r, x)
         sizes = {"pairs": pairs.num_partial, "batch": batch}
         return KernelLaunch(OUTER_WALK, arguments, outputs, sizes)
-    sizes = {"tiles": len(pairs.tile_row), "batch": batch}
+    sizes = {"tiles": len(pairs.tiles), "batch": batch}
     arguments = outer_tile_arguments(block, pairs, r, x)
     return KernelLaunch(OUTER_TILES, arguments, outputs, sizes)
 

@@ -48,46 +48,40 @@ class OuterPairs:
         Whether the rows of tiles are numbered within a group.
     num_partial
         Number of partial sums.
-    pair_row, pair_inner : [pairs]
-        The rows of M and of X in the group; in a tile the first ones of a run of columns.
-    pair_group : [pairs] or empty
-        The group, where a tile is one pair: then pairs and partial sums have one number.
-    run_begin, group_run : [G + 1] and [K], or empty
-        Where each group's runs of columns begin among all runs, sorted by group.
-    tile_begin : [tiles + 1] or empty
-        Where the pairs of each tile begin.
-    pair_run : [pairs] or empty
-        A run of columns in which products of the tile are needed; see `CanonicalBlock`.
-    tile_row, tile_inner : [tiles] or empty
-        The first rows of the tile.
-    tile_bits, tile_partial : [tiles, OUTER_TILE, 2], [tiles, OUTER_TILE], or empty
-        For each row of X in the tile a bit for each row of M whose product is needed, and the place
-        of the first; the others follow.
-    entry_begin, entry_partial : [nnz(dynamics) + 1] and [num_partial], or empty
+    pair_group, pair_row, pair_inner : [num_partial]
+        Of each partial sum the group and the rows of M and of X in it; empty if there are tiles.
+    run_begin, group_run : [G + 1], [K]
+        Where each group's runs of columns begin, and the runs (see `CanonicalBlock`) by group;
+        empty if there are tiles.
+    tiles : [tiles, 4]
+        First piece of each tile, one past its last, and its first rows of M and of X.
+    pieces : [pieces, 3]
+        A run of columns in which products of the tile are needed, and the first of its group's
+        rows of M and of X that lie in the tile.
+    kept : [tiles, OUTER_TILE, 1 + OUTER_TILE / 32]
+        For each row of X in a tile, the place of the first product that is needed, and a bit for
+        each row of M whose product is; the others lie behind the first.
+    entry_begin, entry_partial : [nnz(dynamics) + 1], [num_partial]
         The partial sums that make up each entry of D; empty where they are the entries.
     """
 
     tile: int
     local: bool
     num_partial: int
+    pair_group: Any
     pair_row: Any
     pair_inner: Any
-    pair_group: Any
     run_begin: Any
     group_run: Any
-    tile_begin: Any
-    pair_run: Any
-    tile_row: Any
-    tile_inner: Any
-    tile_bits: Any
-    tile_partial: Any
+    tiles: Any
+    pieces: Any
+    kept: Any
     entry_begin: Any
     entry_partial: Any
 
     ARRAYS: ClassVar = (
-        *("pair_row", "pair_inner", "pair_group", "run_begin", "group_run", "tile_begin"),
-        *("pair_run", "tile_row", "tile_inner", "tile_bits", "tile_partial"),
-        *("entry_begin", "entry_partial"),
+        *("pair_group", "pair_row", "pair_inner", "run_begin", "group_run", "tiles", "pieces"),
+        *("kept", "entry_begin", "entry_partial"),
     )
 
     @classmethod
@@ -112,9 +106,15 @@ class OuterPairs:
         """Every product that a group needs by itself."""
         entry, group, row, inner = _needed(groups, dynamics)
         runs, begin = _runs_by_group(groups)
-        own = {"pair_row": row, "pair_inner": inner, "pair_group": group}
-        sums = _sums(entry, dynamics.nnz)
-        return cls._with({**own, "run_begin": begin, "group_run": runs, **sums}, 1, len(entry))
+        arrays = {
+            "pair_group": group,
+            "pair_row": row,
+            "pair_inner": inner,
+            "run_begin": begin,
+            "group_run": runs,
+            **_sums(entry, dynamics.nnz),
+        }
+        return cls._with(arrays, 1, len(entry))
 
     @classmethod
     def of_groups(cls, groups: ColumnGroups, dynamics: SparsityPattern) -> OuterPairs:
@@ -122,21 +122,17 @@ class OuterPairs:
         down, across = (-(-np.diff(begin) // OUTER_TILE) for begin in _begins(groups))
         owner = np.repeat(np.arange(len(groups)), down * across)
         number = ranges(np.zeros(len(groups), np.int64), down * across)
-        tile_row, tile_inner = (
-            part * OUTER_TILE for part in (number % down[owner], number // down[owner])
-        )
+        corner = np.stack([number % down[owner], number // down[owner]], axis=1) * OUTER_TILE
         entry, group, row, inner = _needed(groups, dynamics)
         first = np.cumsum(down * across) - down * across
         tile = first[group] + inner // OUTER_TILE * down[group] + row // OUTER_TILE
-        key = tile * OUTER_TILE + inner % OUTER_TILE
+        line = tile * OUTER_TILE + inner % OUTER_TILE
         # entries that are one product each, and neighbours where the products are
-        is_own = len(entry) == dynamics.nnz and np.all(np.diff(entry)[np.diff(key) == 0] == 1)
+        is_own = len(entry) == dynamics.nnz and np.all(np.diff(entry)[np.diff(line) == 0] == 1)
         place = entry if is_own else np.arange(len(entry))
         arrays = {
-            "tile_row": tile_row,
-            "tile_inner": tile_inner,
-            **_by_run(groups, len(owner), np.arange(len(owner)), owner, tile_row, tile_inner),
-            **_kept(len(owner), key, row, place),
+            **_by_run(groups, corner, np.arange(len(owner)), owner, corner),
+            "kept": _kept(len(owner), line, row, place),
             **({} if is_own else _sums(entry, dynamics.nnz)),
         }
         return cls._with(arrays, OUTER_TILE, len(entry))
@@ -146,26 +142,25 @@ class OuterPairs:
         """Products by tiles of D, each for all groups."""
         down = -(-dynamics.shape[0] // OUTER_TILE)
         rows, cols = dynamics.rows.astype(np.int64), dynamics.cols.astype(np.int64)
-        used, tile = np.unique(
-            cols // OUTER_TILE * down + rows // OUTER_TILE, return_inverse=True
-        )
-        key = tile * OUTER_TILE + cols % OUTER_TILE
+        number = cols // OUTER_TILE * down + rows // OUTER_TILE
+        used, tile = np.unique(number, return_inverse=True)
+        line = tile * OUTER_TILE + cols % OUTER_TILE
+        corner = np.stack([used % down, used // down], axis=1) * OUTER_TILE
         arrays = {
-            "tile_row": used % down * OUTER_TILE,
-            "tile_inner": used // down * OUTER_TILE,
-            **_by_run(groups, len(used), *_pieces_of_tiles(groups, used, down)),
-            **_kept(len(used), key, rows, np.arange(dynamics.nnz)),
+            **_by_run(groups, corner, *_pieces_of_tiles(groups, used, down)),
+            "kept": _kept(len(used), line, rows, np.arange(dynamics.nnz)),
         }
         return cls._with(arrays, OUTER_TILE, dynamics.nnz, local=False)
 
     @classmethod
     def _with(
-        cls, arrays: dict[str, Index], tile: int, num_partial: int, local: bool = True
+        cls, arrays: dict[str, NDArray[np.integer]], tile: int, num_partial: int, local: bool = True
     ) -> OuterPairs:
         """Narrow index arrays; those that are not given are empty."""
-        own = {name: signed(arrays.get(name, np.empty(0, np.int64))) for name in cls.ARRAYS}
-        bits = arrays.get("tile_bits", np.empty((0, OUTER_TILE, OUTER_TILE // _WORD), np.int32))
-        return cls(tile, local, num_partial, **{**own, "tile_bits": bits})
+        arrays = {name: arrays.get(name, np.empty(0, np.int64)) for name in cls.ARRAYS}
+        bits = arrays.pop("kept").astype(np.int32)
+        own = {name: signed(array) for name, array in arrays.items()}
+        return cls(tile, local, num_partial, kept=bits, **own)
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""
@@ -204,42 +199,41 @@ def _sums(entry: Index, num_entries: int) -> dict[str, Index]:
     return {"entry_begin": pointers(entry, num_entries), "entry_partial": both & (1 << 32) - 1}
 
 
-def _kept(num_tiles: int, key: Index, row: Index, place: Index) -> dict[str, Any]:
-    """What tiles keep: products by the number of X's row in all tiles, their row of M and place.
+def _kept(num_tiles: int, line: Index, row: Index, place: Index) -> NDArray[np.int32]:
+    """`OuterPairs.kept`, given the number of X's row in all tiles, M's row, and the place.
 
-    Those of one row of X lie behind one another, by rows of M, and so do their places.
+    The products of one row of X lie behind one another, by rows of M, and so do their places.
     """
+    kept = np.zeros((num_tiles * OUTER_TILE, 1 + OUTER_TILE // _WORD), np.int32)
+    new = np.flatnonzero(np.diff(line, prepend=-1))
+    kept[line[new], 0] = place[new].astype(np.uint32).view(np.int32)
     row = row % OUTER_TILE
-    words = OUTER_TILE // _WORD
-    word, bit = key * words + row // _WORD, np.uint32(1) << (row % _WORD).astype(np.uint32)
-    bits = np.zeros(num_tiles * OUTER_TILE * words, np.uint32)
-    new = np.flatnonzero(np.diff(word, prepend=-1))
-    bits[word[new]] = np.bitwise_or.reduceat(bit, new) if len(new) else 0
-    first = np.zeros(num_tiles * OUTER_TILE, np.int64)
-    new = np.flatnonzero(np.diff(key, prepend=-1))
-    first[key[new]] = place[new]
-    shape = (num_tiles, OUTER_TILE)
-    return {
-        "tile_bits": bits.reshape(*shape, -1).view(np.int32),
-        "tile_partial": first.reshape(shape),
-    }
+    number = row // _WORD
+    new = np.flatnonzero((np.diff(line, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
+    if len(new):
+        bits = np.bitwise_or.reduceat(np.uint32(1) << (row % _WORD).astype(np.uint32), new)
+        kept[line[new], 1 + number[new]] = bits.view(np.int32)
+    return kept.reshape(num_tiles, OUTER_TILE, -1)
 
 
 def _by_run(
-    groups: ColumnGroups, num_tiles: int, tile: Index, group: Index, row: Index, inner: Index
+    groups: ColumnGroups,
+    corner: Index,
+    tile: Index,
+    group: Index,
+    first: Index,
 ) -> dict[str, Index]:
-    """Pieces of groups in tiles as pieces of their runs, by tile."""
+    """Tiles, and the runs of the groups in them: each has a tile and first rows in it, [..., 2]."""
     runs, begin = _runs_by_group(groups)
     count = np.diff(begin)[group]
     piece = np.repeat(np.arange(len(tile)), count)
     run = runs[ranges(begin[group], count)]
     order = np.lexsort((run, tile[piece]))
     piece = piece[order]
+    ends = pointers(tile[piece], len(corner))
     return {
-        "tile_begin": np.searchsorted(tile[piece], np.arange(num_tiles + 1)),
-        "pair_run": run[order],
-        "pair_row": row[piece],
-        "pair_inner": inner[piece],
+        "tiles": np.column_stack([ends[:-1], ends[1:], corner]),
+        "pieces": np.column_stack([run[order], first[piece]]),
     }
 
 
@@ -251,9 +245,7 @@ def _runs_by_group(groups: ColumnGroups) -> tuple[Index, Index]:
     return runs[: begin[-1]], begin
 
 
-def _pieces_of_tiles(
-    groups: ColumnGroups, used: Index, down: int
-) -> tuple[Index, Index, Index, Index]:
+def _pieces_of_tiles(groups: ColumnGroups, used: Index, down: int) -> tuple[Index, Index, Index]:
     """Place in `used`, group, and first rows of M and X, of the groups' rows in those tiles."""
     group, i_row, row = _pieces(*_concatenated(groups.mask, groups.mask_kind))
     x_group, i_inner, inner = _pieces(*_concatenated(groups.x, groups.x_kind))
@@ -264,7 +256,7 @@ def _pieces_of_tiles(
     tile = np.minimum(np.searchsorted(used, number), len(used) - 1)
     kept = used[tile] == number
     left, right = left[kept], right[kept]
-    return tile[kept], group[left], row[left], inner[right]
+    return tile[kept], group[left], np.stack([row[left], inner[right]], axis=1)
 
 
 def _pieces(rows: NDArray[np.integer], begin: Index) -> tuple[Index, Index, Index]:

@@ -91,7 +91,9 @@ def test_command_writes_one_report_with_ratios(tmp_path, capsys):
 
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("density", [1e-4, 0.003, 0.02])
-@pytest.mark.parametrize("kernel", [MASKED_DSMM, INFLUENCE_UPDATE], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [MASKED_DSMM, INFLUENCE_UPDATE, MASKED_OUTER], ids=lambda kernel: kernel.name
+)
 def test_moves_less_than_the_naive_kernel(kernel, density, batch):
     problem = snap_problem(hidden=1024, density=density, batch=batch)
     traffic = measure_traffic(kernel, problem, programs=24)

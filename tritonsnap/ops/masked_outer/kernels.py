@@ -86,9 +86,7 @@ def outer_walk(
             b_x += b_x_size
         b_run += 1
     o_out = o_batch * num_partial + o_pair[None, :]
-    tl.store(
-        partial + o_out, b_sum.to(partial.dtype.element_ty), mask=m_batch & m_pair[None, :]
-    )
+    tl.store(partial + o_out, b_sum.to(partial.dtype.element_ty), mask=m_batch & m_pair[None, :])
 
 
 @triton.jit
@@ -104,21 +102,15 @@ def _places(rows, first, size, begin, local, SIZE: tl.constexpr):
     if local == 0:
         b_row = tl.load(rows + first + o_next, mask=m_next, other=0).to(tl.int64) - begin
         b_number = tl.histogram(b_row.to(tl.int32), SIZE, mask=m_next & (b_row < SIZE))
-        b_place = tl.minimum(tl.cumsum(b_number, 0) - b_number, SIZE)
-        m_place = b_number > 0
-    return b_place, m_place
+        b_place, m_place = tl.cumsum(b_number, 0) - b_number, b_number > 0
+    return tl.minimum(b_place, SIZE), m_place
 
 
 @triton.jit
 def outer_tiles(
-    tile_begin,  # [tiles + 1]
-    tile_row,  # [tiles]
-    tile_inner,  # [tiles]
-    tile_bits,  # [tiles, SIZE, SIZE // 32]
-    tile_partial,  # [tiles, SIZE]
-    pair_run,  # [pairs]
-    pair_row,  # [pairs]
-    pair_inner,  # [pairs]
+    tiles,  # [T, 4]: first piece, one past the last, first row and inner row
+    pieces,  # [pieces, 3]: run, first row and inner row
+    kept,  # [T, SIZE, 1 + SIZE // 32]: place of the first product, and bits
     run_column,  # [runs + 1]
     run_value,  # [runs + 1]
     run_x,  # [runs + 1]
@@ -143,16 +135,16 @@ def outer_tiles(
 ):
     """Sum products of a tile's rows of one batch row over the columns of all its runs."""
     i_tile, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    i_row = tl.load(tile_row + i_tile).to(tl.int64)
-    i_inner = tl.load(tile_inner + i_tile).to(tl.int64)
+    i_row = tl.load(tiles + 4 * i_tile + 2).to(tl.int64)
+    i_inner = tl.load(tiles + 4 * i_tile + 3).to(tl.int64)
     o_column = tl.arange(0, BC)  # [BC]
     kind = tl.float64 if partial.dtype.element_ty == tl.float64 else tl.float32
     b_sum = tl.zeros([SIZE, SIZE], dtype=kind)  # [SIZE, SIZE]
-    first_pair = tl.load(tile_begin + i_tile).to(tl.int64)
-    last_pair = tl.load(tile_begin + i_tile + 1).to(tl.int64)
-    for i in range(first_pair, last_pair):
-        i_pair = tl.cast(i, tl.int64)
-        i_run = tl.load(pair_run + i_pair).to(tl.int64)
+    first_piece = tl.load(tiles + 4 * i_tile).to(tl.int64)
+    last_piece = tl.load(tiles + 4 * i_tile + 1).to(tl.int64)
+    for i in range(first_piece, last_piece):
+        p_piece = pieces + 3 * tl.cast(i, tl.int64)
+        i_run = tl.load(p_piece).to(tl.int64)
         i_group = tl.load(run_group + i_run).to(tl.int64)
         slot, inner = (
             tl.load(row_begin + i_group).to(tl.int64),
@@ -160,10 +152,7 @@ def outer_tiles(
         )
         size = tl.minimum(tl.load(row_begin + i_group + 1) - slot, MOST_ROWS).to(tl.int32)
         x_size = tl.minimum(tl.load(x_begin + i_group + 1) - inner, MOST_ROWS).to(tl.int32)
-        first, x_first = (
-            tl.load(pair_row + i_pair).to(tl.int64),
-            tl.load(pair_inner + i_pair).to(tl.int64),
-        )
+        first, x_first = tl.load(p_piece + 1).to(tl.int64), tl.load(p_piece + 2).to(tl.int64)
         b_place, m_place = _places(mask_row + slot, first, size, i_row, local, SIZE)  # [SIZE]
         b_x_place, m_x_place = _places(x_row + inner, x_first, x_size, i_inner, local, SIZE)
         column, last_column = tl.load(run_column + i_run), tl.load(run_column + i_run + 1)
@@ -179,9 +168,9 @@ def outer_tiles(
             p_r += tl.cast(size, tl.int64) * BC
             p_x += tl.cast(x_size, tl.int64) * BC
     o_inner, o_row = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
-    p_bits = tile_bits + i_tile * (SIZE * (SIZE // 32))
-    b_kept = (tl.load(p_bits + (o_inner * (SIZE // 32) + o_row // 32)) >> o_row % 32) & 1
-    b_first = tl.load(tile_partial + i_tile * SIZE + o_inner).to(tl.int64)  # [SIZE, 1]
+    p_kept = kept + (i_tile * SIZE + o_inner) * (1 + SIZE // 32)  # [SIZE, 1]
+    b_kept = (tl.load(p_kept + (1 + o_row // 32)) >> o_row % 32) & 1
+    b_first = tl.load(p_kept).to(tl.int64) & 0xFFFFFFFF  # stored without a sign
     o_out = b_first + tl.cumsum(b_kept, 1) - b_kept  # [SIZE, SIZE]
     p_out = partial + i_batch * num_partial
     tl.store(p_out + o_out, b_sum.to(partial.dtype.element_ty), mask=b_kept != 0)
@@ -242,7 +231,7 @@ OUTER_WALK = Kernel(
 
 
 def _tile_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
-    columns = 32 if dtype in ("fp16", "bf16") else 16
+    columns = 32 if dtype in ("fp16", "bf16") and not device.is_hip else 16
     return {"BC": columns, "num_warps": 8 if dtype == "fp32" else 4, "num_stages": 1}
 
 
@@ -252,7 +241,7 @@ OUTER_TILES = Kernel(
     dtypes=FLOATS,
     configs=config_space(BC=(16, 32, 64), num_warps=(4, 8), num_stages=(1, 2, 3)),
     heuristic=_tile_default,
-    grid=lambda arguments: (len(arguments["tile_row"]), arguments["batch"]),
+    grid=lambda arguments: (len(arguments["tiles"]), arguments["batch"]),
     problem=tile_problem,
     reference=tile_reference,
     small=tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,24 +82,24 @@ def tile_problem(tiles: int, batch: int) -> Problem:
 
 def tile_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
     """Tile by tile, run by run."""
-    words = a["tile_bits"].view(np.uint32)[..., None] >> np.arange(32, dtype=np.uint32)
+    words = a["kept"][..., 1:, None] >> np.arange(32)
     kept = (words & 1).astype(bool).reshape(-1, OUTER_TILE, OUTER_TILE)
     partial = np.full((a["batch"], a["num_partial"]), np.nan)
     for tile, own in enumerate(kept):
         matrix = np.zeros((a["batch"], OUTER_TILE, OUTER_TILE))
-        row, inner = a["tile_row"][tile], a["tile_inner"][tile]
-        for run in np.unique(a["pair_run"][slice(*a["tile_begin"][tile : tile + 2])]):
+        begin, end, row, inner = a["tiles"][tile]
+        for run in np.unique(a["pieces"][begin:end, 0]):
             group = a["run_group"][run]
             r, x = _of_run(a, run, group)
             rows = a["mask_row"][slice(*a["row_begin"][group : group + 2])] - row
             inners = a["x_row"][slice(*a["x_begin"][group : group + 2])] - inner
             if a["local"]:
                 rows, inners = np.arange(len(rows)) - row, np.arange(len(inners)) - inner
-            left, right = (np.flatnonzero((0 <= of) & (of < OUTER_TILE)) for of in (rows, inners))
+            left, right = (np.flatnonzero((of >= 0) & (of < OUTER_TILE)) for of in (rows, inners))
             products = np.einsum("bck,bcs->bks", x[:, :, right], r[:, :, left])
             matrix[:, inners[right][:, None], rows[left]] += products
         for inner in range(OUTER_TILE):
-            first = a["tile_partial"][tile, inner]
+            first = a["kept"][tile, inner, 0]
             partial[:, first : first + own[inner].sum()] = matrix[:, inner, own[inner]]
     return {"partial": partial}
 
@@ -124,7 +125,7 @@ def sum_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
     begin = a["entry_begin"]
     parts = [
         a["partial"][:, a["entry_partial"][first:last]].sum(axis=1)
-        for first, last in zip(begin[:-1], begin[1:], strict=True)
+        for first, last in itertools.pairwise(begin)
     ]
     return {"out": np.stack(parts, axis=1)}
 

@@ -422,10 +422,10 @@ def nonzeros_by_x_row(
         position = ranges(indptr[x_row[read]], counts)
         row = place.ravel()[np.repeat(reader * num_rows, counts) + rows[position]]
         kept = np.flatnonzero(row >= 0)
-        x_index = np.repeat(read, counts)[kept]
+        x_index: NDArray[np.int64] = np.repeat(read, counts)[kept]
         found.append((row[kept].astype(np.int64), x_index, position[kept]))
         start = stop
     if not found:
         return (np.empty(0, np.int64),) * 3
-    row, x_index, position = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return row, x_index, position
+    rows_found, x_found, positions = (np.concatenate(part) for part in zip(*found, strict=True))
+    return rows_found, x_found, positions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -58,9 +58,9 @@ class OuterPairs:
     pieces : [pieces, 3]
         A run of columns in which products of the tile are needed, and the first of its group's
         rows of M and of X that lie in the tile.
-    kept : [tiles, OUTER_TILE, 1 + OUTER_TILE / 32]
-        For each row of X in a tile, the place of the first product that is needed, and a bit for
-        each row of M whose product is; the others lie behind the first.
+    kept : [tiles, 3, OUTER_TILE]
+        For each row of X in a tile, the place of the first product that is needed, behind which
+        the others lie, and for either half of the rows of M a bit for each whose product is.
     entry_begin, entry_partial : [nnz(dynamics) + 1], [num_partial]
         The partial sums that make up each entry of D; empty where they are the entries.
     """
@@ -130,7 +130,7 @@ class OuterPairs:
         # entries that are one product each, and neighbours where the products are
         is_own = len(entry) == dynamics.nnz and np.all(np.diff(entry)[np.diff(line) == 0] == 1)
         place = entry if is_own else np.arange(len(entry))
-        arrays = {
+        arrays: dict[str, NDArray[np.integer]] = {
             **_by_run(groups, corner, np.arange(len(owner)), owner, corner),
             "kept": _kept(len(owner), line, row, place),
             **({} if is_own else _sums(entry, dynamics.nnz)),
@@ -146,7 +146,7 @@ class OuterPairs:
         used, tile = np.unique(number, return_inverse=True)
         line = tile * OUTER_TILE + cols % OUTER_TILE
         corner = np.stack([used % down, used // down], axis=1) * OUTER_TILE
-        arrays = {
+        arrays: dict[str, NDArray[np.integer]] = {
             **_by_run(groups, corner, *_pieces_of_tiles(groups, used, down)),
             "kept": _kept(len(used), line, rows, np.arange(dynamics.nnz)),
         }
@@ -154,13 +154,17 @@ class OuterPairs:
 
     @classmethod
     def _with(
-        cls, arrays: dict[str, NDArray[np.integer]], tile: int, num_partial: int, local: bool = True
+        cls,
+        arrays: Mapping[str, NDArray[np.integer]],
+        tile: int,
+        num_partial: int,
+        local: bool = True,
     ) -> OuterPairs:
         """Narrow index arrays; those that are not given are empty."""
-        arrays = {name: arrays.get(name, np.empty(0, np.int64)) for name in cls.ARRAYS}
-        bits = arrays.pop("kept").astype(np.int32)
-        own = {name: signed(array) for name, array in arrays.items()}
-        return cls(tile, local, num_partial, kept=bits, **own)
+        none = np.empty(0, np.int64)
+        own = {name: signed(arrays.get(name, none)) for name in cls.ARRAYS if name != "kept"}
+        kept = arrays.get("kept", none).astype(np.int32)
+        return cls(tile, local, num_partial, kept=kept, **own)
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""
@@ -204,16 +208,16 @@ def _kept(num_tiles: int, line: Index, row: Index, place: Index) -> NDArray[np.i
 
     The products of one row of X lie behind one another, by rows of M, and so do their places.
     """
-    kept = np.zeros((num_tiles * OUTER_TILE, 1 + OUTER_TILE // _WORD), np.int32)
+    kept = np.zeros((num_tiles, 3, OUTER_TILE), np.int32)
+    tile, inner = line // OUTER_TILE, line % OUTER_TILE
     new = np.flatnonzero(np.diff(line, prepend=-1))
-    kept[line[new], 0] = place[new].astype(np.uint32).view(np.int32)
-    row = row % OUTER_TILE
-    number = row // _WORD
-    new = np.flatnonzero((np.diff(line, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
+    kept[tile[new], 0, inner[new]] = place[new].astype(np.uint32).view(np.int32)
+    half, bit = row % OUTER_TILE // _WORD, np.uint32(1) << (row % _WORD).astype(np.uint32)
+    new = np.flatnonzero(np.diff(2 * line + half, prepend=-1))
     if len(new):
-        bits = np.bitwise_or.reduceat(np.uint32(1) << (row % _WORD).astype(np.uint32), new)
-        kept[line[new], 1 + number[new]] = bits.view(np.int32)
-    return kept.reshape(num_tiles, OUTER_TILE, -1)
+        bits = np.bitwise_or.reduceat(bit, new).view(np.int32)
+        kept[tile[new], 1 + half[new], inner[new]] = bits
+    return kept
 
 
 def _by_run(

@@ -148,7 +148,8 @@ def test_an_outer_product_reads_both_influences_once_for_each_tile_of_d():
     problem = snap_problem(hidden=128, density=1.0, batch=1, most_nonzeros=1 << 13)
     traffic = measure_traffic(MASKED_OUTER, problem)
     assert traffic.influence.useful == 2 * problem.influence_bytes  # D has two tiles each way
-    assert traffic.l1_ratio <= 2.7  # the rest is the result: there are fewer columns than rows
+    # the rest is the result, and which entries it has: there are fewer columns than rows
+    assert traffic.l1_ratio <= 2.75
     sparse = snap_problem(hidden=16, density=0.3, batch=1)
     assert measure_traffic(MASKED_OUTER, sparse).influence.useful >= sparse.influence_bytes
 

@@ -110,7 +110,7 @@ def _places(rows, first, size, begin, local, SIZE: tl.constexpr):
 def outer_tiles(
     tiles,  # [T, 4]: first piece, one past the last, first row and inner row
     pieces,  # [pieces, 3]: run, first row and inner row
-    kept,  # [T, SIZE, 1 + SIZE // 32]: place of the first product, and bits
+    kept,  # [T, 3, SIZE]: place of the first product, and bits of each half of the rows
     run_column,  # [runs + 1]
     run_value,  # [runs + 1]
     run_x,  # [runs + 1]
@@ -168,8 +168,9 @@ def outer_tiles(
             p_r += tl.cast(size, tl.int64) * BC
             p_x += tl.cast(x_size, tl.int64) * BC
     o_inner, o_row = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
-    p_kept = kept + (i_tile * SIZE + o_inner) * (1 + SIZE // 32)  # [SIZE, 1]
-    b_kept = (tl.load(p_kept + (1 + o_row // 32)) >> o_row % 32) & 1
+    p_kept = kept + i_tile * (3 * SIZE) + o_inner  # [SIZE, 1]
+    b_bits = tl.where(o_row < 32, tl.load(p_kept + SIZE), tl.load(p_kept + 2 * SIZE))
+    b_kept = b_bits >> o_row % 32 & 1  # [SIZE, SIZE]
     b_first = tl.load(p_kept).to(tl.int64) & 0xFFFFFFFF  # stored without a sign
     o_out = b_first + tl.cumsum(b_kept, 1) - b_kept  # [SIZE, SIZE]
     p_out = partial + i_batch * num_partial

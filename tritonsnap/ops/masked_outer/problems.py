@@ -82,7 +82,7 @@ def tile_problem(tiles: int, batch: int) -> Problem:
 
 def tile_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
     """Tile by tile, run by run."""
-    words = a["kept"][..., 1:, None] >> np.arange(32)
+    words = a["kept"][:, 1:].swapaxes(1, 2)[..., None] >> np.arange(32)
     kept = (words & 1).astype(bool).reshape(-1, OUTER_TILE, OUTER_TILE)
     partial = np.full((a["batch"], a["num_partial"]), np.nan)
     for tile, own in enumerate(kept):
@@ -99,7 +99,7 @@ def tile_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
             products = np.einsum("bck,bcs->bks", x[:, :, right], r[:, :, left])
             matrix[:, inners[right][:, None], rows[left]] += products
         for inner in range(OUTER_TILE):
-            first = a["kept"][tile, inner, 0]
+            first = a["kept"][tile, 0, inner]
             partial[:, first : first + own[inner].sum()] = matrix[:, inner, own[inner]]
     return {"partial": partial}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from tritonsnap.arrays import dtype_name
 from tritonsnap.checks import check_choice, check_instance
 from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -183,7 +184,7 @@ def check_batch(name: str, given: Influence, batch: tuple[int, ...]) -> None:
 
 def check_float(name: str, array: Any) -> None:
     """Raise a `TypeError` that names `name` unless `array` holds floating-point numbers."""
-    dtype = str(array.dtype).removeprefix("torch.")
+    dtype = dtype_name(array)
     if dtype not in _FLOATS:
         raise TypeError(f"`{name}` must have a floating-point dtype, got {dtype}")
 

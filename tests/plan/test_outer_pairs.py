@@ -38,6 +38,13 @@ def test_choice(density: float, order: int | None, build: str) -> None:
         np.testing.assert_array_equal(found, array)
 
 
+@pytest.mark.parametrize(("density", "order", "columns"), [(0.1, 1, 8), (0.01, 1, 1), (0.05, 2, 1)])
+def test_columns_are_read_at_once_where_few_products_share_them(
+    density: float, order: int, columns: int
+) -> None:
+    assert packing(density, order).pairs.columns == columns
+
+
 @pytest.mark.parametrize("density", [0.03, 0.35])
 def test_every_needed_product_is_a_partial_sum_of_its_entry(density: float) -> None:
     own = packing(density)

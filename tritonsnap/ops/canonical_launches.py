@@ -138,7 +138,7 @@ def outer_launch(packing: Packing, pairs: OuterPairs, r: Any, x: Any) -> KernelL
     if pairs.tile == 1:
         arguments = outer_walk_arguments(block, pairs, r, x)
         sizes = {"pairs": pairs.num_partial, "batch": batch}
-        return KernelLaunch(OUTER_WALK, arguments, outputs, sizes)
+        return KernelLaunch(OUTER_WALK[pairs.columns], arguments, outputs, sizes)
     sizes = {"tiles": len(pairs.tiles), "batch": batch}
     arguments = outer_tile_arguments(block, pairs, r, x)
     return KernelLaunch(OUTER_TILES, arguments, outputs, sizes)

@@ -18,6 +18,8 @@ from tritonsnap.sparsity.pattern import SparsityPattern
 
 OUTER_TILE = 64
 """Rows of M and of X whose products one program computes together where many are needed."""
+COLUMNS = 8
+"""Columns that are read at once for a product where few others read them."""
 _LANES, _SECTOR = 32, 8
 """Products that are computed in step, and float32 values that one access to memory brings."""
 _TILE_SECTORS = 64
@@ -48,6 +50,8 @@ class OuterPairs:
         Whether the rows of tiles are numbered within a group.
     num_partial
         Number of partial sums.
+    columns
+        How many columns are read at once for a product of a pair: 1 or `COLUMNS`.
     pair_group, pair_row, pair_inner : [num_partial]
         Of each partial sum the group and the rows of M and of X in it; empty if there are tiles.
     run_begin, group_run : [G + 1], [K]
@@ -68,6 +72,7 @@ class OuterPairs:
     tile: int
     local: bool
     num_partial: int
+    columns: int
     pair_group: Any
     pair_row: Any
     pair_inner: Any
@@ -114,7 +119,11 @@ class OuterPairs:
             "group_run": runs,
             **_sums(entry, dynamics.nnz),
         }
-        return cls._with(arrays, 1, len(entry))
+        products = np.bincount(group, minlength=len(groups)) * groups.num_columns
+        num_columns = groups.num_columns.sum()
+        is_few = 2 * products.sum() <= COLUMNS * num_columns  # for one column
+        is_long = num_columns >= COLUMNS * len(groups)
+        return cls._with(arrays, 1, len(entry), columns=COLUMNS if is_few and is_long else 1)
 
     @classmethod
     def of_groups(cls, groups: ColumnGroups, dynamics: SparsityPattern) -> OuterPairs:
@@ -158,13 +167,15 @@ class OuterPairs:
         arrays: Mapping[str, NDArray[np.integer]],
         tile: int,
         num_partial: int,
+        *,
         local: bool = True,
+        columns: int = 1,
     ) -> OuterPairs:
         """Narrow index arrays; those that are not given are empty."""
         none = np.empty(0, np.int64)
         own = {name: signed(arrays.get(name, none)) for name in cls.ARRAYS if name != "kept"}
         kept = arrays.get("kept", none).astype(np.int32)
-        return cls(tile, local, num_partial, kept=kept, **own)
+        return cls(tile, local, num_partial, columns, kept=kept, **own)
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""

@@ -144,6 +144,14 @@ def test_row_pointers_read_the_rows_once():
     assert traffic.l2_ratio < 0.6
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_an_outer_product_of_snap1_moves_less_than_the_naive_kernel(batch):
+    problem = snap_problem(hidden=256, density=0.1, batch=batch, order=1)
+    traffic = measure_traffic(MASKED_OUTER, problem)
+    assert traffic.influence.efficiency >= 0.9
+    assert traffic.l1_ratio <= measure_traffic(NAIVE, problem).l1_ratio
+
+
 def test_an_outer_product_reads_both_influences_once_for_each_tile_of_d():
     problem = snap_problem(hidden=128, density=1.0, batch=1, most_nonzeros=1 << 13)
     traffic = measure_traffic(MASKED_OUTER, problem)

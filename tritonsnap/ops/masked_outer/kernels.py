@@ -20,7 +20,7 @@ from tritonsnap.ops.masked_outer.problems import (
     walk_reference,
 )
 from tritonsnap.plan.canonical import UNIT
-from tritonsnap.plan.outer_pairs import OUTER_TILE
+from tritonsnap.plan.outer_pairs import COLUMNS, OUTER_TILE
 from tritonsnap.tuning import Config, Device, Sizes
 
 
@@ -45,13 +45,15 @@ def outer_walk(
     square,  # X and M share supports
     partial,  # [batch, num_partial]
     UNIT: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     B: tl.constexpr,
 ):
     """Sum products of BLOCK pairs of rows of B batch rows over the columns of their groups."""
     i_block, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    o_batch = i_batch * B + tl.arange(0, B)[:, None]  # [B, 1]
-    o_pair = i_block * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    o_batch = i_batch * B + tl.arange(0, B)[:, None, None]  # [B, 1, 1]
+    o_pair = i_block * BLOCK + tl.arange(0, BLOCK)[:, None]  # [BLOCK, 1]
+    o_column = tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
     m_pair, m_batch = o_pair < num_partial, o_batch < batch
     b_group = tl.load(pair_group + o_pair, mask=m_pair, other=0).to(tl.int64)
     b_row = tl.load(pair_row + o_pair, mask=m_pair, other=0).to(tl.int64)
@@ -65,7 +67,7 @@ def outer_walk(
     b_run = tl.load(run_begin + b_group, mask=m_pair, other=0).to(tl.int64)
     b_last = tl.load(run_begin + b_group + 1, mask=m_pair, other=0).to(tl.int64)
     kind = tl.float64 if partial.dtype.element_ty == tl.float64 else tl.float32
-    b_sum = tl.zeros([B, BLOCK], dtype=kind)  # [B, BLOCK]
+    b_sum = tl.zeros([B, BLOCK, COLUMNS], dtype=kind)  # [B, BLOCK, COLUMNS]
     for _ in range(tl.max(b_last - b_run)):
         m_run = b_run < b_last
         b_own = tl.load(group_run + b_run, mask=m_run, other=0).to(tl.int64)
@@ -75,18 +77,20 @@ def outer_walk(
         b_x = b_r + b_inner
         if square == 0:
             b_x = tl.load(run_x + b_own, mask=m_run, other=0).to(tl.int64) + b_inner
-        b_r += b_row
-        for i_column in range(tl.max(b_columns)):
-            m_both = m_batch & (i_column < b_columns)[None, :]
-            o_r = o_batch * r_units * UNIT + b_r[None, :]
-            o_x = o_batch * x_units * UNIT + b_x[None, :]
+        b_r += b_row + o_column * b_size  # [BLOCK, COLUMNS]
+        b_x += o_column * b_x_size
+        for i_column in range(0, tl.max(b_columns), COLUMNS):
+            m_both = m_batch & (i_column + o_column < b_columns)[None, :, :]
+            o_r = o_batch * r_units * UNIT + b_r[None, :, :]
+            o_x = o_batch * x_units * UNIT + b_x[None, :, :]
             b_left = tl.load(r + o_r, mask=m_both, other=0).to(kind)
             b_sum += b_left * tl.load(x + o_x, mask=m_both, other=0).to(kind)
-            b_r += b_size
-            b_x += b_x_size
+            b_r += b_size * COLUMNS
+            b_x += b_x_size * COLUMNS
         b_run += 1
-    o_out = o_batch * num_partial + o_pair[None, :]
-    tl.store(partial + o_out, b_sum.to(partial.dtype.element_ty), mask=m_batch & m_pair[None, :])
+    b_sum = tl.sum(b_sum, axis=2, keep_dims=True).to(partial.dtype.element_ty)  # [B, BLOCK, 1]
+    o_out = o_batch * num_partial + o_pair[None, :, :]
+    tl.store(partial + o_out, b_sum, mask=m_batch & m_pair[None, :, :])
 
 
 @triton.jit
@@ -208,27 +212,43 @@ def outer_sum(
     tl.store(out + o_out, b_sum.to(out.dtype.element_ty), mask=m_batch & m_entry[None, :])
 
 
-def _walk_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
+def _sum_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
     block = 128 if max(sizes.values()) < 1 << 15 else 256
     return {"BLOCK": block, "B": min(sizes["batch"], 2 if dtype == "fp64" else 4), "num_warps": 4}
 
 
-OUTER_WALK = Kernel(
-    outer_walk,
-    signature=signature_of(outer_walk),
-    dtypes=FLOATS,
-    configs=config_space(BLOCK=(64, 128, 256), B=(1, 2, 4), num_warps=(2, 4)),
-    heuristic=_walk_default,
-    grid=lambda arguments: (
-        triton.cdiv(arguments["num_partial"], arguments["BLOCK"]),
-        triton.cdiv(arguments["batch"], arguments["B"]),
-    ),
-    problem=walk_problem,
-    reference=walk_reference,
-    small=tuple({"pairs": pairs, "batch": batch} for pairs, batch in ((3, 1), (90, 3), (800, 2))),
-    large=({"pairs": 1 << 14, "batch": 8},),
-    constants={"UNIT": UNIT},
-)
+def _declare_walk(columns: int) -> Kernel:
+    def default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
+        config = _sum_default(sizes, dtype, precision, device)
+        return config if columns == 1 else {**config, "BLOCK": 256 // columns}
+
+    return Kernel(
+        outer_walk,
+        name=f"outer_walk_{columns}",
+        signature=signature_of(outer_walk),
+        dtypes=FLOATS,
+        configs=config_space(
+            BLOCK=tuple(lanes // columns for lanes in (64, 128, 256)),
+            B=(1, 2, 4),
+            num_warps=(2, 4),
+        ),
+        heuristic=default,
+        grid=lambda arguments: (
+            triton.cdiv(arguments["num_partial"], arguments["BLOCK"]),
+            triton.cdiv(arguments["batch"], arguments["B"]),
+        ),
+        problem=walk_problem,
+        reference=walk_reference,
+        small=tuple(
+            {"pairs": pairs, "batch": batch} for pairs, batch in ((3, 1), (90, 3), (800, 2))
+        ),
+        large=({"pairs": 1 << 14, "batch": 8},),
+        constants={"UNIT": UNIT, "COLUMNS": columns},
+    )
+
+
+OUTER_WALK = {columns: _declare_walk(columns) for columns in (1, COLUMNS)}
+"""By how many columns are taken at once."""
 
 
 def _tile_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
@@ -259,7 +279,7 @@ OUTER_SUM = Kernel(
     signature=signature_of(outer_sum),
     dtypes=FLOATS,
     configs=config_space(BLOCK=(64, 128, 256), B=(1, 2, 4), num_warps=(2, 4)),
-    heuristic=_walk_default,
+    heuristic=_sum_default,
     grid=lambda arguments: (
         triton.cdiv(arguments["num_entries"], arguments["BLOCK"]),
         triton.cdiv(arguments["batch"], arguments["B"]),

@@ -252,8 +252,7 @@ OUTER_WALK = {columns: _declare_walk(columns) for columns in (1, COLUMNS)}
 
 
 def _tile_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
-    columns = 32 if dtype in ("fp16", "bf16") and not device.is_hip else 16
-    return {"BC": columns, "num_warps": 8 if dtype == "fp32" else 4, "num_stages": 1}
+    return {"BC": 32 if dtype in ("fp16", "bf16") else 16, "num_warps": 8, "num_stages": 1}
 
 
 OUTER_TILES = Kernel(

@@ -27,7 +27,7 @@ _TILE_SECTORS = 64
 _MOST = 0.4
 """Partial sums for each value of an influence: their index is 5 % of a batch of 8 then."""
 _WORD = 32
-"""Products of a tile that one number of `tile_bits` tells of."""
+"""Products of a tile that one number of `kept` tells of."""
 
 Index = NDArray[np.int64]
 
@@ -39,8 +39,8 @@ class OuterPairs:
     Each product goes to a place of its own among the *partial sums*; those of an entry of D are
     added then. Where groups need few of their products, a program takes them one by one, in the
     order of groups: neighbours read the same columns. Elsewhere it computes a tile of them and
-    keeps what is needed: a tile of one group's rows, or, where the groups' partial sums would
-    together be larger than the influence, a tile of D for all groups, whose sums are D's entries.
+    keeps what is needed: a tile of one group's rows, or, where those would be too many partial
+    sums beside the influence, a tile of D for all groups, whose sums are D's entries.
 
     Attributes
     ----------
@@ -96,9 +96,9 @@ class OuterPairs:
         """Choose how to compute the products; `nonzeros` are those that each group needs."""
         rows, inner = (np.diff(begin) for begin in _begins(groups))
         tiles = -(-rows // OUTER_TILE) * -(-inner // OUTER_TILE)
-        # lanes of one row of M read X's rows from side to side, or as many apart as D has gaps
+        # lanes that share a row of X read rows of M: all of them, or as far apart as D has gaps
         gaps = _LANES * rows * inner / np.maximum(nonzeros, 1)
-        spans = np.minimum(np.minimum(inner, gaps) / _SECTOR, _LANES)
+        spans = np.minimum(np.minimum(rows, gaps) / _SECTOR, _LANES)
         sectors = nonzeros / _LANES * (2 + spans)
         columns = groups.num_columns
         if (columns * sectors).sum() <= _TILE_SECTORS * (columns * tiles).sum():

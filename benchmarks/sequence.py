@@ -87,8 +87,10 @@ class Problem:
         carry = learner.init(BATCH, like="jax")
         chunking = learner.chunking(chunk, self.xs)
 
-        def run(learner: Learner, chunking: Any, *operands: Any) -> Any:
-            return learner.sequence(*operands, squared_error, chunk=chunking)
+        def run(
+            learner: Learner, chunking: Any, params: Any, carry: Any, xs: jax.Array, ys: jax.Array
+        ) -> Any:
+            return learner.sequence(params, carry, xs, ys, squared_error, chunk=chunking)
 
         arguments = (learner, chunking, self.params, carry, self.xs, self.ys)
         program = jax.jit(run).lower(*arguments).compile()

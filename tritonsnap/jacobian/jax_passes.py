@@ -286,7 +286,8 @@ def _each_color_last(
     chosen = colors[:, None] == jnp.arange(padded, dtype=colors.dtype)
     compressed = jax.vmap(function, in_axes=-1, out_axes=-1)(chosen)
     # Without the barrier XLA makes the transposition a part of the product again.
-    return jax.lax.optimization_barrier(compressed)[:, :num_colors].T
+    separate: jax.Array = jax.lax.optimization_barrier(compressed)  # type: ignore[no-untyped-call]
+    return separate[:, :num_colors].T
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

@@ -197,6 +197,20 @@ def test_a_bad_class_id_under_jit_gives_nan():
     assert np.isfinite(losses.ravel()[1:]).all()
 
 
+def test_a_bad_class_id_in_a_compiled_function_gives_nan():
+    torch = pytest.importorskip("torch")
+    readout, params, state, y, weight = example("cross_entropy", "torch")
+    run = torch.compile(readout.gradients, backend="aot_eager", fullgraph=True)
+    for one, other in zip(
+        run(params, state, y, weight), readout.gradients(params, state, y, weight), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+    y[0, 0] = OUTPUTS
+    losses = run(params, state, y, weight)[0]
+    assert bool(torch.isnan(losses[0, 0]))
+    assert bool(torch.isfinite(losses.ravel()[1:]).all())
+
+
 def test_wrong_shapes_and_types_are_refused():
     readout, params, state, y, weight = example("cross_entropy", "numpy")
     with pytest.raises(ValueError, match="`y` must be"):

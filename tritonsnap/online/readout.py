@@ -92,8 +92,8 @@ class Readout:
         Raises
         ------
         ValueError
-            If shapes do not fit or a class id is outside ``[0, outputs)``. Inside ``jax.jit`` ids
-            have no values yet: there a bad id gives a NaN loss.
+            If shapes do not fit or a class id is outside ``[0, outputs)``. Inside ``jax.jit`` and
+            ``torch.compile`` ids have no values yet: there a bad id gives a NaN loss.
         """
         outputs = self.outputs_of(params, state)
         losses, _ = self._losses_and_errors(outputs, y, None)
@@ -195,5 +195,8 @@ class Readout:
 
 
 def _is_traced(array: Any) -> bool:
-    jax = sys.modules.get("jax")
+    """Whether an array has no values yet, because a program is made of what is done to it."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return bool(torch.compiler.is_compiling())
     return jax is not None and isinstance(array, jax.core.Tracer)

@@ -37,10 +37,10 @@ from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.chunk_adjoint import AdjointWeights, Path, along_groups, prepare_adjoint
 from tritonsnap.online.chunk_columns import Piece
 from tritonsnap.online.chunk_groups import Groups
-from tritonsnap.online.chunk_layout import Layout, no_columns, put_together, reordered, take_apart
+from tritonsnap.online.chunk_layout import Layout, columns_at, no_columns, put_together, take_apart
 from tritonsnap.online.chunk_structure import Chunking, Elementwise
 from tritonsnap.online.trees import map_tree
-from tritonsnap.online.unroll import Unroll
+from tritonsnap.online.unroll import Unroll, forward_pass
 from tritonsnap.ops import influence_gradient
 
 if TYPE_CHECKING:
@@ -74,6 +74,16 @@ class Stretch(NamedTuple):
     delta: Any
     resets: Any
     last: Any
+
+    @classmethod
+    def of(cls, linear: Linearization, delta: Any, resets: Any) -> Stretch:
+        """A stretch whose `last` follows from its resets."""
+        if resets is None:
+            return cls(linear, delta, None, None)
+        xp = namespace_of(delta)
+        later = xp.flip(xp.cumsum(xp.flip(resets, axis=(0,)), 0), axis=(0,))
+        last = xp.concat([later[1:] == 0, xp.ones_like(resets[:1])], axis=0)
+        return cls(linear, delta, resets, last)
 
     def at_the_end(self, values: Any) -> Any:
         """Values [K, batch, ...], zero where a reset follows, NaN or not."""
@@ -160,22 +170,26 @@ def _chunk(
     by parameter; those of the readout.
     """
     xs, ys, mask, resets = inputs
-    xp = namespace_of(xs)
-
-    def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
-        x, reset = inputs
-        linear = learner.cell.linearize(ready.steps.cell, reset_rows(state, reset), x)
-        return linear.state, linear
-
-    state, linear = scan(forward, state, (xs, resets))
+    state, linear = forward_pass(learner.cell, ready.steps.cell, state, xs, resets)
     loss, delta, of_readout = differentiate_loss(loss_fn, readout, linear.state, ys, mask)
-    columns = no_columns(influence, learner.plan.packing_for(xs), xs)
-    last = None
+    stretch = Stretch.of(linear, delta, resets)
+    influence, columns, gradients = carry_through(learner, chunking, ready, influence, stretch)
+    return (state, influence), loss, columns, gradients, of_readout
+
+
+def carry_through(
+    learner: SnAp, chunking: Chunking, ready: Prepared, influence: Layout, stretch: Stretch
+) -> tuple[Layout, Layout, Params]:
+    """The influence behind a chunk, and the gradients of the losses in it.
+
+    The gradients are those that the influence at its begin has a part in, by columns, and the
+    others, by parameter.
+    """
+    linear, resets = stretch.linear, stretch.resets
+    xp = namespace_of(stretch.delta)
+    columns = no_columns(influence, learner.plan.packing_for(linear.state), linear.state)
     if resets is not None:
         influence = map_tree(lambda block: reset_rows(block, resets[0]), influence)
-        later = xp.flip(xp.cumsum(xp.flip(resets, axis=(0,)), 0), axis=(0,))
-        last = xp.concat([later[1:] == 0, xp.ones_like(resets[:1])], axis=0)
-    stretch = Stretch(linear, delta, resets, last)
     blocks, totals = list(influence.blocks), list(columns.blocks)
     groups: tuple[tuple[Any, Any], ...] = ()
     rows = []
@@ -201,8 +215,7 @@ def _chunk(
         learner.cell, linear.sources, preactivation_adjoint(learner.cell, linear.gains, adjoint)
     )
     new = Layout(tuple(blocks), tuple(values for values, _ in groups))
-    columns = Layout(tuple(totals), tuple(values for _, values in groups))
-    return (state, new), loss, columns, gradients, of_readout
+    return new, Layout(tuple(totals), tuple(values for _, values in groups)), gradients
 
 
 def _along_diagonal(
@@ -247,10 +260,13 @@ def _elementwise(
     parts = []
     for piece in one.pieces:
         gain = stretch.at_the_end(rows(stretch.linear.gains[..., piece.target, :]))
-        parts.append(product_over_time(product * gain, _shared_sources(stretch, piece)))
+        sources = _shared_sources(stretch, piece)
+        if one.order is not None and piece is one.pieces[-1]:  # what padding takes
+            sources = xp.concat([sources, xp.zeros_like(sources[..., :1])], axis=-1)
+        parts.append(product_over_time(product * gain, sources))
     new = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
     if one.order is not None:
-        new = reordered(new[..., None, :], one.order)[..., 0, :]
+        new = columns_at(new[..., None, :], one.order)[..., 0, :]
     return stretch.without_resets(rows(start[1])[..., None] * influence) + new, columns
 
 

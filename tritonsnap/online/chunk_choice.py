@@ -164,6 +164,8 @@ def _block_cost(
     if isinstance(block, ElementwiseBlock):
         pieces, order = columns.pieces(gather=False)
         entries = num_groups * sum(piece.count for piece in pieces)
+        if order is not None:  # each column reads a source of its own
+            stepping += 2 * price.element * values
         return BlockCost(
             Regime.ELEMENTWISE,
             stepping,

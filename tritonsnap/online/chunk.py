@@ -39,7 +39,7 @@ from tritonsnap.online.chunk_groups import Groups
 from tritonsnap.online.chunk_layout import Layout, no_columns, put_together, reordered, take_apart
 from tritonsnap.online.chunk_structure import Chunking, Elementwise
 from tritonsnap.online.trees import add_trees, map_tree
-from tritonsnap.online.unroll import Unroll
+from tritonsnap.online.unroll import Unroll, forward_pass
 from tritonsnap.ops import influence_gradient
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ class Stretch(NamedTuple):
 
     @classmethod
     def of(cls, linear: Linearization, delta: Any, resets: Any) -> Stretch:
-        """Find out after which steps no reset follows."""
-        last = None
-        if resets is not None:
-            xp = namespace_of(delta)
-            later = xp.flip(xp.cumsum(xp.flip(resets, axis=(0,)), 0), axis=(0,))
-            last = xp.concat([later[1:] == 0, xp.ones_like(resets[:1])], axis=0)
+        """A stretch whose `last` follows from its resets."""
+        if resets is None:
+            return cls(linear, delta, None, None)
+        xp = namespace_of(delta)
+        later = xp.flip(xp.cumsum(xp.flip(resets, axis=(0,)), 0), axis=(0,))
+        last = xp.concat([later[1:] == 0, xp.ones_like(resets[:1])], axis=0)
         return cls(linear, delta, resets, last)
 
     def at_the_end(self, values: Any) -> Any:
@@ -130,15 +130,10 @@ def run_chunks(learner: SnAp, chunking: Chunking, unroll: Unroll) -> tuple[Any, 
     xp = namespace_of(xs)
     ready = prepare(learner, chunking, unroll.params)
 
-    def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
-        x, reset = inputs
-        linear = learner.cell.linearize(ready.steps.cell, reset_rows(state, reset), x)
-        return linear.state, linear
-
     def body(running: Any, inputs: Any) -> tuple[Any, None]:
         state, progress, total, readout_gradients = running
         xs, ys, mask, resets = inputs
-        state, linear = scan(forward, state, (xs, resets))
+        state, linear = forward_pass(learner.cell, ready.steps.cell, state, xs, resets)
         loss, delta, of_readout = unroll.loss(linear.state, ys, mask)
         stretch = Stretch.of(linear, delta, resets)
         progress = advance(learner, chunking, ready, progress, stretch)
@@ -192,6 +187,14 @@ def begin(
     return Progress(layout, columns, map_tree(namespace_of(like).zeros_like, params))
 
 
+def advance(
+    learner: SnAp, chunking: Chunking, ready: Prepared, progress: Progress, stretch: Stretch
+) -> Progress:
+    """Take the influence of a cell through a chunk, and add up its gradient."""
+    influence, *new = carry_through(learner, chunking, ready, progress.influence, stretch)
+    return Progress(influence, *add_trees(progress[1:], tuple(new)))
+
+
 def finish(
     learner: SnAp, chunking: Chunking, progress: Progress, like: Any
 ) -> tuple[list[Any], Params]:
@@ -202,14 +205,17 @@ def finish(
     return blocks, add_trees(progress.gradients, learner.by_parameter(flat))
 
 
-def advance(
-    learner: SnAp, chunking: Chunking, ready: Prepared, progress: Progress, stretch: Stretch
-) -> Progress:
-    """Take the influence of a cell through a chunk, and add up its gradient."""
-    linear, delta, resets, _ = stretch
-    xp = namespace_of(delta)
-    influence = progress.influence
-    columns = no_columns(influence, learner.plan.packing_for(delta), delta)
+def carry_through(
+    learner: SnAp, chunking: Chunking, ready: Prepared, influence: Layout, stretch: Stretch
+) -> tuple[Layout, Layout, Params]:
+    """The influence behind a chunk, and the gradients of the losses in it.
+
+    The gradients are those that the influence at its begin has a part in, by columns, and the
+    others, by parameter.
+    """
+    linear, resets = stretch.linear, stretch.resets
+    xp = namespace_of(stretch.delta)
+    columns = no_columns(influence, learner.plan.packing_for(linear.state), linear.state)
     if resets is not None:
         influence = map_tree(lambda block: reset_rows(block, resets[0]), influence)
     blocks, totals = list(influence.blocks), list(columns.blocks)
@@ -221,7 +227,7 @@ def advance(
         for one in chunking.elementwise:
             at = one.number
             blocks[at], totals[at] = _elementwise(learner, one, blocks[at], stretch, own, product)
-    elif chunking.groups:
+    elif chunking.own_row is not None:
         rows.append(xp.zeros_like(linear.state))
     if chunking.groups:
         paths = along_groups(chunking, learner.dynamics, ready.adjoint, stretch)
@@ -230,20 +236,14 @@ def advance(
         groups = tuple(map(update, chunking.groups, influence.groups, paths))
     if chunking.stepped is not None:
         _step_others(learner, chunking, ready, stretch, blocks, totals)
-    gradients = progress.gradients
-    if rows:
-        adjoint = rows[0]
-        if chunking.own_row is not None:
-            adjoint = take_or_zero(xp.concat(rows, axis=-1), chunking.own_row)
-        through = preactivation_adjoint(learner.cell, linear.gains, adjoint)
-        new = parameter_gradients(learner.cell, linear.sources, through)
-        gradients = add_trees(gradients, new)
-    new_columns = Layout(tuple(totals), tuple(values for _, values in groups))
-    return Progress(
-        Layout(tuple(blocks), tuple(values for values, _ in groups)),
-        add_trees(progress.columns, new_columns),
-        gradients,
+    adjoint = rows[0]
+    if chunking.own_row is not None:
+        adjoint = take_or_zero(xp.concat(rows, axis=-1), chunking.own_row)
+    gradients = parameter_gradients(
+        learner.cell, linear.sources, preactivation_adjoint(learner.cell, linear.gains, adjoint)
     )
+    new = Layout(tuple(blocks), tuple(values for values, _ in groups))
+    return new, Layout(tuple(totals), tuple(values for _, values in groups)), gradients
 
 
 def _along_diagonal(

@@ -206,6 +206,10 @@ class Learner(ABC):
             That name the argument, for wrong shapes, dtypes or mixed libraries.
         """
         unroll = Unroll(params, carry, xs, ys, loss_fn, mask, resets, readout)
+        if "torch" in sys.modules:
+            from tritonsnap.online.torch_sequence import make_ready
+
+            make_ready(self, chunk, xs)
         self._check_unroll(unroll)
         chunking = None if chunk is None else self.chunking(chunk, xs)
         if library_of(xs) == "jax":

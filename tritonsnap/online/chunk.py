@@ -36,7 +36,7 @@ from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.chunk_adjoint import AdjointWeights, Path, along_groups, prepare_adjoint
 from tritonsnap.online.chunk_columns import Piece
 from tritonsnap.online.chunk_groups import Groups
-from tritonsnap.online.chunk_layout import Layout, no_columns, put_together, reordered, take_apart
+from tritonsnap.online.chunk_layout import Layout, columns_at, no_columns, put_together, take_apart
 from tritonsnap.online.chunk_structure import Chunking, Elementwise
 from tritonsnap.online.trees import add_trees, map_tree
 from tritonsnap.online.unroll import Unroll, forward_pass
@@ -288,10 +288,13 @@ def _elementwise(
     parts = []
     for piece in one.pieces:
         gain = stretch.at_the_end(rows(stretch.linear.gains[..., piece.target, :]))
-        parts.append(product_over_time(product * gain, _shared_sources(stretch, piece)))
+        sources = _shared_sources(stretch, piece)
+        if one.order is not None and piece is one.pieces[-1]:  # what padding takes
+            sources = xp.concat([sources, xp.zeros_like(sources[..., :1])], axis=-1)
+        parts.append(product_over_time(product * gain, sources))
     new = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
     if one.order is not None:
-        new = reordered(new[..., None, :], one.order)[..., 0, :]
+        new = columns_at(new[..., None, :], one.order)[..., 0, :]
     return stretch.without_resets(rows(start[1])[..., None] * influence) + new, columns
 
 

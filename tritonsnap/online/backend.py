@@ -205,6 +205,12 @@ def differentiate_loss(
 def _torch_gradients(total: Callable[..., Any], state: Any, readout: Any) -> tuple[Any, Any, Any]:
     import torch
 
+    if torch.compiler.is_compiling():  # which follows no tensor that begins to be tracked
+        from torch.func import grad_and_value
+
+        argnums = (0,) if readout is None else (0, 1)
+        gradients, loss = grad_and_value(total, argnums)(state, readout)
+        return loss, gradients[0], None if readout is None else gradients[1]
     leaves: list[Any] = []
 
     def tracked(value: Any) -> Any:

@@ -46,7 +46,10 @@ class Addend:
     row_scale: Any = None
 
     def arguments(self, unused: Any) -> dict[str, Any]:
-        """By name; `unused` stands for arrays that the mode does not read: never what is written."""
+        """By name; `unused`, which must not be written to, stands for what the mode does not read.
+
+        XLA would copy an operand that is both read and written over.
+        """
         arrays = {
             name: unused if getattr(self, name) is None else getattr(self, name)
             for name in ("added", "gains", "sources", "row_scale")

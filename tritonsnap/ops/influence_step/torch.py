@@ -63,6 +63,6 @@ def fused_step(
         check_rows(name, array, plan.mask.shape[0], given.batch)
     added = read_immediate(immediate, plan, packing, given.batch)
     operands = Operands(d, form, given, added, row_scale, delta)
-    blocks, gradients = write_step(packing, operands, out)
+    blocks, gradient = write_step(packing, operands, out)
     influence = packing.unpack(blocks) if given.flat else blocks
-    return influence, gradients if packed else packing.unpack_columns(gradients)
+    return influence, (gradient,) if packed else gradient

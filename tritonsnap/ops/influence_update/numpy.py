@@ -109,14 +109,15 @@ def update(
 
 def _check_memory(out: tuple[Array, ...], operands: Operands) -> None:
     """Raise unless each output can be written and is J's block, or shares no memory."""
-    arrays = [*out, *operands.arrays]
-    for number, (into, block) in enumerate(zip(out, operands.j.blocks, strict=True)):
+    blocks = operands.j.blocks
+    for number, (into, block) in enumerate(zip(out, blocks, strict=True)):
         if not (into.flags.c_contiguous and into.flags.writeable):
             raise ValueError(f"`out[{number}]` must be contiguous and writeable")
-        for other in arrays:
-            own = other is into or (other is block and _same_memory(into, block))
-            if not own and np.may_share_memory(into, other):
-                raise ValueError(shares_memory(number))
+        others = [*out[:number], *out[number + 1 :], *blocks[:number], *blocks[number + 1 :]]
+        others += [*operands.added, operands.d, *operands.rows]
+        others += [] if _same_memory(into, block) else [block]
+        if any(np.may_share_memory(into, other) for other in others):
+            raise ValueError(shares_memory(number))
 
 
 def _same_memory(one: Array, other: Array) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import starmap
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -45,24 +45,26 @@ class OutOperator:
     ----------
     name
         Its name in ``torch.ops.tritonsnap``.
+    returns
+        Of its schema: a gradient, or nothing.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, returns: Literal["Tensor", "()"]) -> None:
         self.name = name
         self.operator = torch.library.custom_op(
             f"tritonsnap::{name}",
             self._cpu,
             mutates_args=("out",),
             device_types="cpu",
-            schema="(Tensor[] operands, Tensor(a!)[] out, str call) -> Tensor[]",
+            schema=f"(Tensor[] operands, Tensor(a!)[] out, str call) -> {returns}",
         )
         self.operator.register_kernel("cuda", self._device)
         self.operator.register_fake(self._fake)
 
     def __call__(
         self, packing: Packing, given: Operands, precision: str, out: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """Write the blocks of M * (D J) + I; the gradient's are returned where there is a delta.
+    ) -> Any:
+        """Write the blocks of M * (D J) + I; the gradient [p] is returned where there is a delta.
 
         Raises
         ------
@@ -81,12 +83,12 @@ class OutOperator:
         key = call_key(packing, self.name, given.form, scaled, stepped, precision, structure, over)
         operands = [*given.added, given.d, *given.rows, *(() if over else given.j.blocks)]
         if torch.compiler.is_compiling() or not is_plain([*operands, *out]):
-            return tuple(self.operator(operands, list(out), key))
+            return self.operator(operands, list(out), key)
         torch.autograd.graph.increment_version(out)  # an online learner's every step: spare it
         run = self._cpu if given.d.device.type == "cpu" else self._device  # the dispatcher
-        return tuple(run(operands, list(out), key))
+        return run(operands, list(out), key)
 
-    def _cpu(self, operands: list[Tensor], out: list[Tensor], call: str) -> list[Tensor]:
+    def _cpu(self, operands: list[Tensor], out: list[Tensor], call: str) -> Tensor | None:
         found, dtype = find_call(call), out[0].dtype
         _check_memory(operands, out)
         wide = torch.promote_types(dtype, torch.float32)
@@ -101,11 +103,11 @@ class OutOperator:
                 one.copy_(torch.from_numpy(block))
             influence = tuple(as_array(one, wide) for one in out)
         if delta is None:
-            return []
-        found_gradients = gradient(found.packing, delta, influence, True)
-        return [torch.from_numpy(np.ascontiguousarray(one)).to(dtype) for one in found_gradients]
+            return None
+        blocks = gradient(found.packing, delta, influence, True)
+        return torch.from_numpy(found.packing.unpack_columns(blocks)).to(dtype)
 
-    def _device(self, operands: list[Tensor], out: list[Tensor], call: str) -> list[Tensor]:
+    def _device(self, operands: list[Tensor], out: list[Tensor], call: str) -> Tensor | None:
         from tritonsnap.ops.influence_update.triton import step_block, update_block
 
         found, (into,) = find_call(call), out
@@ -116,18 +118,19 @@ class OutOperator:
             (immediate,) = immediate
         packing, (_, form, _, _, precision, *_) = found.packing, found.options
         if delta is not None:
-            return [step_block(packing, d, form, j, immediate, scale, delta, into)]
+            return step_block(packing, d, form, j, immediate, scale, delta, into)
         batch = tuple(into.shape[:-1])
         update_block(packing, d, form, j, immediate, scale, batch, precision, into)
-        return []
+        return None
 
-    def _fake(self, operands: list[Tensor], out: list[Tensor], call: str) -> list[Tensor]:
+    def _fake(self, operands: list[Tensor], out: list[Tensor], call: str) -> Tensor | None:
         found = find_call(call)
         stepped = found.options[3]
-        return [out[0].new_empty(s) for s in found.packing.column_shapes()] if stepped else []
+        return out[0].new_empty(found.packing.groups.mask.shape[1]) if stepped else None
 
 
-_update_out, _step_out = OutOperator("influence_update_out"), OutOperator("influence_step_out")
+_update_out = OutOperator("influence_update_out", "()")
+_step_out = OutOperator("influence_step_out", "Tensor")
 
 
 def write_update(
@@ -142,8 +145,8 @@ def write_update(
 
 def write_step(
     packing: Packing, operands: Operands, out: tuple[Tensor, ...] | None
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """A SnAp-1 step, its influence in `out` or in new memory, and the blocks of its gradient."""
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """A SnAp-1 step, its influence in `out` or in new memory, and its gradient [p]."""
     if out is None:
         (j,) = operands.j.blocks
         batch = _batch(operands)

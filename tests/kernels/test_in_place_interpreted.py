@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from tritonsnap import RNN, SnAp, influence_step
+from tritonsnap.online import snap
+from tritonsnap.online.carry import Carry, memory_of_steps
 from tritonsnap.ops.canonical import Addend
 from tritonsnap.ops.device import DeviceDynamics, device_packing
+from tritonsnap.ops.influence_gradient import torch as gradient_face
 from tritonsnap.ops.influence_step import torch as step_face
 from tritonsnap.ops.influence_update import torch as update_face
 from tritonsnap.ops.influence_update.kernels import SNAP1_STEP, SNAP1_UPDATE
@@ -18,6 +22,7 @@ from tritonsnap.ops.masked_dsmm.triton import product
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
+from tritonsnap.plan.torch_operator import PlanOperator
 from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
 from tritonsnap.tuning import TARGETS
 
@@ -190,3 +195,56 @@ def test_no_value_of_an_elementwise_step_is_held_by_two_threads(kernel: Kernel) 
     ]
     for config in (*kernel.configs, *defaults):
         assert config["B"] * config["TILES"] * tile >= 64 * config["num_warps"]
+
+
+@pytest.mark.parametrize("stored", [None, "float16"])
+@pytest.mark.parametrize("order", [1, None])
+def test_a_sequence_keeps_one_influence(
+    order: int | None, stored: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DsmmPlan, "packing_for", lambda plan, *_: plan.packing("triton"))
+    monkeypatch.setattr(PlanOperator, "_cpu", PlanOperator._device)
+    monkeypatch.setattr(gradient_face, "torch_packing", lambda plan, like: plan.packing("triton"))
+    monkeypatch.setattr(step_face, "is_fused", lambda *_: order == 1)
+    written: list[Any] = []
+
+    def remember(*arguments: Any, out: Any, **options: Any) -> Any:
+        written.append(out)
+        return influence_step(*arguments, out=out if len(written) > len(xs) else None, **options)
+
+    monkeypatch.setattr(snap, "influence_step", remember)
+    learner = SnAp(RNN(inputs=2, hidden=6, seed=1), order=order, influence_dtype=stored)
+    assert learner.plan.packing("triton").in_place
+    params = learner.cell.init(0, like="torch")
+    xs, ys = draw(5, 2, 2, dtype=torch.float32), draw(5, 2, 6, dtype=torch.float32)
+    carry = learner.init(2, like="torch")
+    carry = carry._replace(influence=tuple(torch.ones_like(one) for one in carry.influence))
+    results = []
+    for _ in ("in new memory", "in place"):
+        loss = lambda state, y: ((state - y) ** 2).sum(-1)  # noqa: E731
+        _, gradients, end = learner.sequence(params, carry, xs, ys, loss)
+        results.append([*gradients.values(), *end.influence])
+        assert all(bool((one == 1).all()) for one in carry.influence)
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+    if stored is None:  # else each step widens what is stored, and writes over that
+        assert {out[0].data_ptr() for out in written[5:]} == {end.influence[0].data_ptr()}
+
+
+@pytest.mark.parametrize("way", ["graph", "vmap"])
+def test_a_sequence_that_is_transformed_has_new_memory_each_step(way: str) -> None:
+    packing = SAFE["snap1"][0].packing("triton")
+    carry = Carry(torch.ones(1), packing.zeros((1,), torch), 0)
+    found: list[Any] = []
+
+    def ask(state: torch.Tensor) -> torch.Tensor:
+        found.append(memory_of_steps(packing, carry._replace(state=state))(carry.influence))
+        return state
+
+    if way == "graph":
+        ask(torch.ones(1, requires_grad=True))
+    else:
+        torch.func.vmap(ask)(carry.state)
+    assert found == [None]
+    ask(carry.state)
+    assert found[1] is not None

@@ -195,27 +195,34 @@ def test_compiles_to_one_graph(backend: str) -> None:
     same_bits(clones[1], expected)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("given", [False, True])
-def test_a_snap1_step_on_a_gpu_is_one_operator_where_it_is_traced(given: bool) -> None:
+def test_a_snap1_step_on_a_gpu_is_one_operator_where_it_is_traced(
+    given: bool, compiled: bool
+) -> None:
+    torch._dynamo.reset()
     problem = Problem(1, None, "factors")
     packing = problem.plan.packing("triton")
-    tensors = problem.d, *problem.immediate[:-1], problem.delta
+    graphs = []
+
+    def step(j: Any, d: Any, gains: Any, sources: Any, delta: Any) -> Any:
+        immediate = Factors(gains, sources, problem.immediate.structure)
+        more = {"out": j} if given else {}
+        return influence_step(d, j, immediate, delta, problem.plan, form="values", **more)
+
     with FakeTensorMode(), torch.device("cuda"):
+        tensors = problem.d, *problem.immediate[:-1], problem.delta
         fakes = [torch.empty(one.shape, dtype=one.dtype) for one in tensors]
         j = (torch.empty(BATCH, *packing.shapes("x")[0], dtype=torch.float64),)
-
-        def step(j: Any, *rest: Any) -> Any:
-            d, gains, sources, delta = rest
-            immediate = Factors(gains, sources, problem.immediate.structure)
-            more = {"out": j} if given else {}
-            return influence_step(d, j, immediate, delta, problem.plan, form="values", **more)
-
-        graph = make_fx(step)(j, *fakes)
+        if compiled:
+            backend = lambda module, _: (graphs.append(module), module.forward)[1]  # noqa: E731
+            step = torch.compile(step, fullgraph=True, backend=backend)
+        else:
+            graphs.append(make_fx(step)(j, *fakes))
         (influence,), gradient = step(j, *fakes)
-    called = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
-    assert [name for name in called if "tritonsnap" in name] == [
-        "tritonsnap.influence_step_out.default"
-    ]
+    names = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
+    own = "tritonsnap.influence_step_out.default"
+    assert [name for name in names if "tritonsnap" in name] == [own]
     assert influence.device.type == gradient.device.type == "cuda"
     assert influence.shape == j[0].shape
     assert gradient.shape == (problem.plan.mask.shape[1],)

@@ -10,7 +10,7 @@ import numpy as np
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
 from tritonsnap.checks import check_choice
 from tritonsnap.online.backend import reset_rows, scan, untracked
-from tritonsnap.online.carry import Carry, narrowed, widened
+from tritonsnap.online.carry import Carry, memory_of_steps, narrowed, widened
 from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 from tritonsnap.online.chunk import run_chunks
 from tritonsnap.online.chunk_choice import Chunkings, Ways
@@ -173,6 +173,7 @@ class SnAp(Learner):
         ready, xs = self.prepare(unroll.params), unroll.xs
         xp = namespace_of(xs)
         packing = self.plan.packing_for(xs)
+        written_to = memory_of_steps(packing, unroll.carry)
         start = (
             unroll.carry,
             xp.zeros((), dtype=xs.dtype),
@@ -185,7 +186,10 @@ class SnAp(Learner):
             x, y, weight, reset = inputs
             state, operands, options = self._linearized(ready, carry, x, reset)
             loss, delta, of_readout = unroll.loss(state, y, weight)
-            influence, own = influence_step(*operands, delta, self.plan, packed=True, **options)
+            out = written_to(operands[1])
+            influence, own = influence_step(
+                *operands, delta, self.plan, packed=True, out=out, **options
+            )
             carry = Carry(state, narrowed(influence, carry), carry.step + 1)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = add_trees(readout_gradients, of_readout)

@@ -218,6 +218,8 @@ class KernelLaunch(NamedTuple):
         What the config is looked up by.
     precision
         Of `tl.dot`.
+    in_place
+        Whether `out` may be `x`.
     """
 
     kernel: Kernel
@@ -225,6 +227,7 @@ class KernelLaunch(NamedTuple):
     outputs: Mapping[str, tuple[int, ...]]
     sizes: Sizes
     precision: str = "ieee"
+    in_place: bool = False
 
 
 def config_space(**values: Sequence[int]) -> tuple[Config, ...]:

@@ -117,6 +117,14 @@ def _find_library(array: Any) -> Library | None:
     return None
 
 
+def dtype_name(array: Any) -> str:
+    """The name of an array's dtype in messages, such as float32; it tells a foreign byte order."""
+    dtype = array.dtype
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        return f"{dtype.name} in another byte order than this machine's"
+    return str(dtype).removeprefix("torch.")
+
+
 def import_library(library: str) -> Any:
     """Import torch or jax, or say with which command to install it.
 

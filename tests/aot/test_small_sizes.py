@@ -30,7 +30,7 @@ def ttir_of(kernel: Kernel) -> str:
     dtype = kernel.dtypes[-1]
     config = kernel.default(kernel.small[0], dtype, kernel.precisions[0], TARGETS[1])
     types = {
-        name: kind.replace("T", dtype) if kind.startswith("*") else "i32"
+        name: f"*{kernel.pointer_dtype(name, dtype)}" if kind.startswith("*") else "i32"
         for name, kind in kernel.signature.items()
     }
     constants = kernel.constexprs(config, kernel.precisions[0], hip=False)

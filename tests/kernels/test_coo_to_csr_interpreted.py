@@ -23,6 +23,16 @@ def test_equals_numpy(nnz: int, num_rows: int, is_sorted: bool, dtype: type) -> 
 
 
 @pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("stride", [0, 3])
+def test_rows_of_any_stride(stride: int, is_sorted: bool) -> None:
+    whole = np.random.default_rng(0).integers(0, 7, 900)
+    rows = torch.from_numpy(np.sort(whole) if is_sorted else whole)
+    rows = rows[::stride] if stride else rows[:1].expand(300)
+    expected = coo_to_csr(rows.numpy(), 7)
+    np.testing.assert_array_equal(row_pointers(rows, 7, is_sorted).numpy(), expected)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
 @pytest.mark.parametrize("wrong", [-1, 40, 2**31 - 1, -(2**31)])
 def test_rows_out_of_range_are_missing_from_the_pointers(wrong: int, is_sorted: bool) -> None:
     rows = np.append(np.random.default_rng(0).integers(0, 40, 100), wrong).astype(np.int32)

@@ -134,13 +134,13 @@ def test_outer_product(order: int, regime: Regime | None) -> None:
 
 
 @pytest.mark.parametrize("form", ["values", "dense"])
-@pytest.mark.parametrize("rows", [(11, 11), (9, 11)], ids=["full", "two sizes"])
+@pytest.mark.parametrize("rows", [(40, 40), (33, 40)], ids=["full", "two sizes"])
 def test_outer_product_in_tiles(launched: list[str], rows: tuple[int, int], form: str) -> None:
     heights = np.repeat(rows, 20)
-    mask = SparsityPattern.from_dense(np.arange(11)[:, None] < heights)
-    x = SparsityPattern.from_dense(np.arange(10, -1, -1)[:, None] < heights[::-1])
+    mask = SparsityPattern.from_dense(np.arange(40)[:, None] < heights)
+    x = SparsityPattern.from_dense(np.arange(39, -1, -1)[:, None] < heights[::-1])
     plan = DsmmPlan(x, mask)
-    assert (plan.dynamics.nnz < 121) == (rows == (9, 11))
+    assert (plan.dynamics.nnz < 1600) == (rows == (33, 40))
     left, right = draw(BATCH, mask.nnz), draw(BATCH, x.nnz)
     found = masked_outer(left, right, plan, form=form)
     dense = mask.to_dense(np.asarray(left)) @ x.to_dense(np.asarray(right)).swapaxes(1, 2)

@@ -55,7 +55,7 @@ def test_nan_stays_in_its_batch_row(kernel: Kernel, sizes: Sizes) -> None:
     assert batch > 1
     poisoned = dict(problem.arguments)
     for name, value in problem.arguments.items():
-        if kernel.signature[name] == "*T" and len(value) == batch:
+        if kernel.signature[name] in ("*T", "*A") and len(value) == batch:
             poisoned[name] = value.copy()
             poisoned[name][1] = np.nan
     config = kernel.default(sizes, "fp32", "ieee", RUNNER.device)

@@ -4,6 +4,7 @@ Tensors lie on the CPU here, so the operators are made to take them for a GPU's.
 """
 
 import importlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -119,6 +120,16 @@ def test_device_kernels_equal_the_cpu_with_derivatives(
     assert set(launched) == set(launchers)
 
 
+def expect_equal_on_device(
+    calls: Sequence[Callable[[], torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device's kernels give what the CPU gives."""
+    expected = [call() for call in calls]
+    on_device(monkeypatch)
+    for one, other in zip([call() for call in calls], expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 NONE, FULL = SparsityPattern.from_coo([], [], (5, 7)), SparsityPattern.full((5, 7))
 EMPTY_PLANS = {
     "no values": DsmmPlan(NONE, NONE),
@@ -148,10 +159,7 @@ def test_empty_operands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: influence_gradient(delta, r, plan),
         lambda: influence_gradient(delta, r, plan, sum_batch=True),
     )
-    expected = [call() for call in calls]
-    on_device(monkeypatch)
-    for one, other in zip([call() for call in calls], expected, strict=True):
-        torch.testing.assert_close(one, other)
+    expect_equal_on_device(calls, monkeypatch)
 
 
 def test_strided_operands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +181,4 @@ def test_strided_operands(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: masked_outer(j, shared, plan),
         lambda: influence_gradient(delta, j, plan, sum_batch=True),
     )
-    expected = [call() for call in calls]
-    on_device(monkeypatch)
-    for one, other in zip([call() for call in calls], expected, strict=True):
-        torch.testing.assert_close(one, other)
+    expect_equal_on_device(calls, monkeypatch)

@@ -1,5 +1,7 @@
 """The ops on torch tensors as a GPU runs them, against dense float64 products."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from tritonsnap.ops.masked_outer.triton import outer
 from tritonsnap.plan import DsmmPlan, Regime
 from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.factors import Factors, FactorStructure
+from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.sparsity import Compression, Projection, SparsityPattern, snap_pattern
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-3}
@@ -213,19 +216,25 @@ def test_gradient(case: str, sum_batch: bool) -> None:
     expect_close(found, expected.sum(axis=0) if sum_batch else expected)
 
 
-@pytest.mark.parametrize(
-    ("case", "tile"),
-    [("snap1", 1), ("snap2", 1), ("rtrl", 64), ("dense rtrl", 64), ("snap2 of two parts", 1)],
-)
-def test_outer_is_the_adjoint_in_d(case: str, tile: int) -> None:
-    plan, _ = CASES[case]
-    assert plan.packing("triton").pairs.tile == tile
-    r, x = random(3, plan.mask.nnz), random(3, plan.mask.nnz) + 1
-    packing = device_packing(plan.packing("triton"), r.device)
+TALL = SparsityPattern.random((70, 3), 0.3, 1), SparsityPattern.random((67, 3), 0.2, 2)
+OUTER_PLANS = {name: CASES[name][0] for name in ("snap1", "snap2 of two parts", "rtrl")} | {
+    "columns in many runs": DsmmPlan(*(part.take_columns(np.arange(9) % 3) for part in TALL)),
+    "sparse dynamics": DsmmPlan(*TALL, SparsityPattern.random((67, 70), 0.05)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("build", ["of_pairs", "of_groups", "of_dynamics"])
+@pytest.mark.parametrize("case", OUTER_PLANS)
+def test_outer_is_the_adjoint_in_d(case: str, build: str, dtype: torch.dtype) -> None:
+    plan = OUTER_PLANS[case]
+    host = copy.copy(plan.packing("triton"))
+    host.__dict__["pairs"] = getattr(OuterPairs, build)(host.groups, host.dynamics)
+    r, x = random(3, plan.mask.nnz, dtype=dtype), random(3, plan.x.nnz, dtype=dtype) + 1
+    packing = device_packing(host, r.device)
     (left,), (right,) = packing.pack(r, "mask"), packing.pack(x, "x")
-    found = outer(packing, plan.packing("triton"), left, right)
-    full = dense(plan.mask, r) @ dense(plan.mask, x).swapaxes(1, 2)
-    expect_close(found, plan.dynamics.values_of(full))
+    full = dense(plan.mask, r) @ dense(plan.x, x).swapaxes(1, 2)
+    expect_close(outer(packing, host, left, right), plan.dynamics.values_of(full), dtype)
 
 
 def test_snap1_step() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonsnap import DsmmPlan, Regime, SparsityPattern
-from tritonsnap.sparsity import snap_pattern
 
 patterns = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 6)).flatmap(
     lambda n: st.tuples(hnp.arrays(bool, (n[1], n[2])), hnp.arrays(bool, (n[0], n[2])))
@@ -151,24 +150,6 @@ def test_dense_tiles_cover_their_groups_and_the_longest_sums_come_first() -> Non
     for left, right, top, size in zip(begin + column, end, row, sizes, strict=True):
         covered[top : min(top + down, size), left : min(left + across, right)] += 1
     np.testing.assert_array_equal(covered, mask.to_dense())
-
-
-@pytest.mark.parametrize(("density", "tile"), [(1.0, 64), (0.3, 64), (0.03, 1), (0.001, 1)])
-def test_outer_products_take_tiles_of_d_where_groups_need_much_of_it(
-    density: float, tile: int
-) -> None:
-    weights = SparsityPattern.random((192, 192), density, 0) | SparsityPattern.identity(192)
-    unit = np.sort(weights.rows)
-    columns = SparsityPattern.from_coo(unit, np.arange(len(unit)), (192, len(unit)))
-    mask = snap_pattern(weights, columns, 2)
-    packing = DsmmPlan(mask, mask, weights).packing("triton")
-    pairs = packing.pairs
-    assert pairs.tile == tile
-    num_tiles = weights.nnz if tile == 1 else 9
-    assert pairs.pair_begin.shape == (num_tiles + 1,)
-    assert pairs.pair_begin[-1] == len(pairs.pair_run) == len(pairs.pair_row)
-    if tile == 1:  # as many as the groups need entries, each in its one run
-        assert len(pairs.pair_run) == packing.costs.nonzeros.sum()
 
 
 def test_scattered_columns_of_one_group_are_no_stretches_of_a_program():

@@ -68,7 +68,7 @@ def compile_kernel(
         raise RuntimeError("TRITON_INTERPRET is set: a process that interprets cannot compile")
     constexprs = kernel.constexprs(config, precision, hip=device.is_hip)
     types = {
-        name: kind.replace("T", dtype) if kind.startswith("*") else kind
+        name: f"*{kernel.pointer_dtype(name, dtype)}" if kind.startswith("*") else kind
         for name, kind in kernel.signature.items()
     }
     names = kernel.function.arg_names

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from tritonsnap.arrays import dtype_name
 from tritonsnap.checks import check_choice, check_instance
+from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.plan.factors import Factors
 from tritonsnap.plan.flat_values import Side
 from tritonsnap.plan.packing import Packing
 
@@ -49,6 +52,41 @@ def read_influence(name: str, x: Any, packing: Packing, side: Side) -> Influence
     pattern.check_values(name, x)
     check_float(name, x)
     return Influence(x, packing.pack(x, side), tuple(x.shape[:-1]))
+
+
+def give_back(
+    given: Influence, blocks: tuple[Any, ...], packing: Packing, *others: tuple[Any, int]
+) -> Any:
+    """Blocks of a result on M in the form that `given` had: flat or packed.
+
+    `others` are the other operands of the op, each with how many axes are its own. Where the plan
+    has no blocks, they tell the batch axes and the dtype of the flat result.
+    """
+    if not given.flat:
+        return blocks
+    like = given.values if blocks else without_values((given.values, 1), *others)
+    return packing.unpack(blocks, like=like)
+
+
+def without_values(*operands: tuple[Any, int]) -> Any:
+    """``[..., 0]``, of the batch axes and the dtype that operands with so many own axes have."""
+    parts = []
+    for array, axes in operands:
+        batch = array.shape[: array.ndim - axes]
+        parts.append(array[(..., *[slice(0)] * axes)].reshape(*batch, 0))
+    return sum(parts[1:], parts[0])
+
+
+def with_own_axes(d: Any, form: Form, row_scale: Any, immediate: Any = None) -> Any:
+    """The operands of a product beside X, each with how many axes are its own."""
+    found = [(d, 2 if form == "dense" else 1)]
+    if row_scale is not None:
+        found.append((row_scale, 1))
+    if isinstance(immediate, Factors):
+        found += [(immediate.gains, 2), (immediate.sources, 1)]
+    elif isinstance(immediate, Compressed):
+        found.append((immediate.values, 2))
+    return found
 
 
 def read_pair(r: Any, x: Any, packing: Packing) -> tuple[Influence, Influence]:
@@ -146,7 +184,7 @@ def check_batch(name: str, given: Influence, batch: tuple[int, ...]) -> None:
 
 def check_float(name: str, array: Any) -> None:
     """Raise a `TypeError` that names `name` unless `array` holds floating-point numbers."""
-    dtype = str(array.dtype).removeprefix("torch.")
+    dtype = dtype_name(array)
     if dtype not in _FLOATS:
         raise TypeError(f"`{name}` must have a floating-point dtype, got {dtype}")
 

@@ -224,8 +224,8 @@ def gradient_arguments(
     )
 
 
-def outer_arguments(
-    block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any, num_entries: int
+def outer_walk_arguments(
+    block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any
 ) -> dict[str, Any]:
     """Arguments of `outer_walk` but for its output.
 
@@ -235,32 +235,48 @@ def outer_arguments(
         The structure, on the device of the operands.
     r : [batch, padded nnz(mask)]
     x : [batch, padded nnz(x)]
-    num_entries
-        Of D.
     """
     return _in_order(
-        "pair_begin pair_run pair_row pair_inner run_column run_value run_x run_group row_begin "
-        "x_begin r x num_entries batch r_units x_units",
-        _outer_structure(block, pairs, r, x) | {"num_entries": num_entries},
+        "pair_group pair_row pair_inner run_begin group_run run_column run_value run_x row_begin "
+        "x_begin r x num_partial batch r_units x_units square",
+        _outer_structure(block, pairs, r, x),
         unused=block.run_group,
     )
 
 
 def outer_tile_arguments(
-    block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any, shape: tuple[int, int]
+    block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any
 ) -> dict[str, Any]:
-    """Arguments of `outer_tiles` but for its output; `shape` is that of D."""
+    """Arguments of `outer_tiles` but for its output; see `outer_walk_arguments`."""
     return _in_order(
-        "pair_begin pair_run pair_row pair_inner run_column run_value run_x run_group row_begin "
-        "x_begin mask_row x_row r x num_rows num_inner batch r_units x_units",
-        _outer_structure(block, pairs, r, x) | {"num_rows": shape[0], "num_inner": shape[1]},
+        "tiles pieces kept run_column run_value run_x run_group row_begin x_begin mask_row x_row r "
+        "x num_partial batch r_units x_units local",
+        _outer_structure(block, pairs, r, x),
         unused=block.run_group,
     )
 
 
+def outer_sum_arguments(pairs: OuterPairs, partial: Any) -> dict[str, Any]:
+    """Arguments of `outer_sum` but for its output; `partial` is ``[batch, num_partial]``."""
+    return {
+        "entry_begin": pairs.entry_begin,
+        "entry_partial": pairs.entry_partial,
+        "partial": partial,
+        "num_entries": len(pairs.entry_begin) - 1,
+        "num_partial": pairs.num_partial,
+        "batch": int(partial.shape[0]),
+    }
+
+
 def _outer_structure(block: CanonicalBlock, pairs: OuterPairs, r: Any, x: Any) -> dict[str, Any]:
     arrays = {name: getattr(pairs, name) for name in pairs.ARRAYS}
-    sizes = {"batch": int(r.shape[0]), "r_units": block.mask_values // UNIT}
+    sizes = {
+        "num_partial": pairs.num_partial,
+        "batch": int(r.shape[0]),
+        "r_units": block.mask_values // UNIT,
+        "local": int(pairs.local),
+        "square": int(block.square),
+    }
     return _structure(block) | arrays | sizes | {"r": r, "x": x}
 
 

@@ -11,7 +11,7 @@ from tritonsnap.ops.canonical import Addend, block_of
 from tritonsnap.ops.canonical_launches import (
     gradient_launch,
     outer_launch,
-    outer_values,
+    outer_sum_launch,
     product_launches,
     step_launch,
 )
@@ -107,8 +107,10 @@ def outer(launch: Launch, packing: Packing, r: Array, x: Array) -> Array:
     """R X^T at the entries of D, ``[..., nnz(dynamics)]``."""
     batch = jnp.broadcast_shapes(r.shape[:-1], x.shape[:-1])
     one = outer_launch(packing, packing.pairs, full_batch(r, batch), full_batch(x, batch))
-    values = outer_values(packing.pairs, run(launch, one, r.dtype)["out"])
-    return values.reshape(*batch, values.shape[-1])
+    values = run(launch, one, r.dtype)["partial"]
+    if (last := outer_sum_launch(packing.pairs, values)) is not None:
+        values = run(launch, last, r.dtype)["out"]
+    return values.astype(r.dtype).reshape(*batch, values.shape[-1])
 
 
 def gradient(launch: Launch, packing: Packing, delta: Array, j: Array, sum_batch: bool) -> Array:

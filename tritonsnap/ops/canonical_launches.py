@@ -6,7 +6,6 @@ kernel is chosen.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Protocol
 
 from tritonsnap.ops.canonical import (
@@ -14,8 +13,9 @@ from tritonsnap.ops.canonical import (
     block_of,
     gradient_arguments,
     group_arguments,
-    outer_arguments,
+    outer_sum_arguments,
     outer_tile_arguments,
+    outer_walk_arguments,
     snap1_arguments,
     walk_arguments,
 )
@@ -123,7 +123,7 @@ def gradient_launch(packing: Packing, delta: Any, j: Any, sum_batch: bool) -> Ke
 
 
 def outer_launch(packing: Packing, pairs: OuterPairs, r: Any, x: Any) -> KernelLaunch:
-    """R X^T at the entries of D, or in the whole of D; see `outer_values`.
+    """Partial sums of R X^T, ``[batch, num_partial]``.
 
     Parameters
     ----------
@@ -135,20 +135,23 @@ def outer_launch(packing: Packing, pairs: OuterPairs, r: Any, x: Any) -> KernelL
     from tritonsnap.ops.masked_outer.kernels import OUTER_TILES, OUTER_WALK
 
     block, batch = block_of(packing), int(r.shape[0])
-    num_entries, shape = packing.dynamics.nnz, packing.dynamics.shape
+    outputs = {"partial": (batch, pairs.num_partial)}
     if pairs.tile == 1:
-        arguments = outer_arguments(block, pairs, r, x, num_entries)
-        sizes = {"entries": num_entries, "batch": batch}
-        return KernelLaunch(OUTER_WALK, arguments, {"out": (batch, num_entries)}, sizes)
-    return KernelLaunch(
-        OUTER_TILES,
-        outer_tile_arguments(block, pairs, r, x, shape),
-        {"out": (batch, shape[1], shape[0])},
-        {"rows": shape[0], "inner": shape[1], "batch": batch},
-    )
+        arguments = outer_walk_arguments(block, pairs, r, x)
+        sizes = {"pairs": pairs.num_partial, "batch": batch}
+        return KernelLaunch(OUTER_WALK[pairs.columns], arguments, outputs, sizes)
+    sizes = {"tiles": len(pairs.tiles), "batch": batch}
+    arguments = outer_tile_arguments(block, pairs, r, x)
+    return KernelLaunch(OUTER_TILES, arguments, outputs, sizes)
 
 
-def outer_values(pairs: OuterPairs, out: Any) -> Any:
-    """The values at the entries of D, ``[batch, nnz(dynamics)]``, from what the kernel wrote."""
-    flat = out.reshape(out.shape[0], math.prod(out.shape[1:]))
-    return flat[:, pairs.entry] if len(pairs.entry) else flat
+def outer_sum_launch(pairs: OuterPairs, partial: Any) -> KernelLaunch | None:
+    """R X^T at the entries of D from its partial sums; None where they are the entries."""
+    from tritonsnap.ops.masked_outer.kernels import OUTER_SUM
+
+    if not len(pairs.entry_begin):
+        return None
+    num_entries, batch = len(pairs.entry_begin) - 1, int(partial.shape[0])
+    outputs = {"out": (batch, num_entries)}
+    sizes = {"entries": num_entries, "batch": batch}
+    return KernelLaunch(OUTER_SUM, outer_sum_arguments(pairs, partial), outputs, sizes)

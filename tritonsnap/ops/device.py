@@ -63,10 +63,9 @@ def device_pairs(host: Packing, device: torch.device) -> OuterPairs:
     copies = _pairs.setdefault(host, {})
     if device not in copies:
         pairs = host.pairs
-        moved = {
-            name: torch.from_numpy(getattr(pairs, name)).to(device) for name in OuterPairs.ARRAYS
-        }
-        copies[device] = OuterPairs(pairs.tile, **moved)
+        copies[device] = pairs.with_arrays(
+            torch.from_numpy(array).to(device) for array in pairs.arrays()
+        )
     return copies[device]
 
 

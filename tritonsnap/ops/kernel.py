@@ -87,8 +87,9 @@ class Kernel:
     function : triton.JITFunction
         The kernel.
     signature : dict of str to str
-        The type of each run-time argument, in order: ``"i64"``, a pointer ``"*i32"``, or ``"*T"``
-        for a pointer to the dtype of the launch.
+        The type of each run-time argument, in order: ``"i64"``, a pointer ``"*i32"``, ``"*T"``
+        for a pointer to the dtype of the launch, or ``"*A"`` for one to that in which its values
+        are added: float64 for float64, float32 for all others.
     dtypes : tuple of str
         What T may be.
     configs : tuple of dict
@@ -197,7 +198,8 @@ class Kernel:
     def pointer_dtype(self, argument: str, dtype: str) -> str | None:
         """What an argument points to in a launch with T = `dtype`; None for a number."""
         kind = self.signature[argument]
-        return kind[1:].replace("T", dtype) if kind.startswith("*") else None
+        named = {"*T": dtype, "*A": "fp64" if dtype == "fp64" else "fp32"}
+        return named.get(kind, kind[1:]) if kind.startswith("*") else None
 
     def _fits(self, config: Config, dtype: str, device: Device) -> bool:
         return self.shared_bytes is None or self.shared_bytes(config, dtype) <= device.shared_memory

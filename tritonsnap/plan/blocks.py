@@ -369,7 +369,9 @@ def _padded_supports(pattern: SparsityPattern, kinds: NDArray[np.int64]) -> NDAr
     return padded
 
 
-_TABLE_ENTRIES = 1 << 22
+_TABLE_ENTRIES = 1 << 20
+_AT_ONCE = 1 << 18
+"""Entries of D that are looked up at a time: what the processor's caches hold."""
 
 
 def _nonzeros(
@@ -386,13 +388,29 @@ def _nonzeros(
     row, x_index, position : int64 [nonzeros]
         The block's row of M, the block's row of X, and the place among D's values.
     """
-    num_rows = dynamics.shape[0]
-    num_groups = len(mask_indptr) - 1
+    row, x_index, position = nonzeros_by_x_row(dynamics, mask_row, mask_indptr, x_row, x_indptr)
+    order = np.argsort(row, kind="stable")
+    return row[order], x_index[order], position[order]
+
+
+def nonzeros_by_x_row(
+    dynamics: SparsityPattern,
+    mask_row: NDArray[np.integer],
+    mask_indptr: NDArray[np.int64],
+    x_row: NDArray[np.integer],
+    x_indptr: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The same sorted by block row of X, then by row of M."""
+    num_rows, num_groups = dynamics.shape[0], len(mask_indptr) - 1
     indptr, rows = dynamics.indptr, dynamics.rows
-    at_once = max(_TABLE_ENTRIES // max(num_rows, 1), 1)
+    lengths = (indptr[1:] - indptr[:-1])[x_row]
+    work = np.concatenate([[0], np.cumsum(lengths)])[x_indptr]  # before each group
+    most_groups = max(_TABLE_ENTRIES // max(num_rows, 1), 1)
     found: list[tuple[NDArray[np.int64], ...]] = []
-    for start in range(0, num_groups, at_once):
-        stop = min(start + at_once, num_groups)
+    start = 0
+    while start < num_groups:
+        stop = int(np.searchsorted(work, work[start] + _AT_ONCE, side="right")) - 1
+        stop = min(max(stop, start + 1), start + most_groups, num_groups)
         # place[g, i]: the block's row that is row i of M in group g, or -1
         place = np.full((stop - start, num_rows), -1, np.int32)
         written = np.arange(mask_indptr[start], mask_indptr[stop])
@@ -400,14 +418,14 @@ def _nonzeros(
         place[owner, mask_row[written]] = written
         read = np.arange(x_indptr[start], x_indptr[stop])
         reader = np.repeat(np.arange(stop - start), np.diff(x_indptr[start : stop + 1]))
-        inner = x_row[read]
-        counts = (indptr[1:] - indptr[:-1])[inner]
-        position = ranges(indptr[inner], counts)
-        row = place[np.repeat(reader, counts), rows[position]]
-        kept = row >= 0
-        found.append((row[kept].astype(np.int64), np.repeat(read, counts)[kept], position[kept]))
+        counts = lengths[x_indptr[start] : x_indptr[stop]]
+        position = ranges(indptr[x_row[read]], counts)
+        row = place.ravel()[np.repeat(reader * num_rows, counts) + rows[position]]
+        kept = np.flatnonzero(row >= 0)
+        x_index: NDArray[np.int64] = np.repeat(read, counts)[kept]
+        found.append((row[kept].astype(np.int64), x_index, position[kept]))
+        start = stop
     if not found:
         return (np.empty(0, np.int64),) * 3
-    row, x_index, position = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    order = np.argsort(row, kind="stable")
-    return row[order], x_index[order], position[order]
+    rows_found, x_found, positions = (np.concatenate(part) for part in zip(*found, strict=True))
+    return rows_found, x_found, positions

@@ -199,9 +199,13 @@ class DsmmPlan:
         """Turn flat values ``[..., nnz(x)]`` into the blocks of their library."""
         return self.packing_for(values).pack(values, "x")
 
-    def unpack(self, blocks: tuple[Any, ...]) -> Any:
-        """Turn blocks of M into flat values ``[..., nnz(mask)]``."""
-        return self.packing_for(*blocks).unpack(blocks, "mask")
+    def unpack(self, blocks: tuple[Any, ...], like: Any = None) -> Any:
+        """Turn blocks of M into flat values ``[..., nnz(mask)]``.
+
+        `like` gives the library, dtype and batch axes (all of its axes but the last) of the result
+        where a plan without groups has no blocks.
+        """
+        return self.packing_for(*blocks).unpack(blocks, "mask", like=like)
 
     # ---- what it says --------------------------------------------------------------------------
 

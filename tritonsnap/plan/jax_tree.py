@@ -19,7 +19,6 @@ from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.immediate import ImmediateStructure
 from tritonsnap.plan.jax_target import jax_packing, target_of
-from tritonsnap.plan.outer_pairs import OuterPairs
 from tritonsnap.plan.packing import collect, rebuild
 
 
@@ -77,7 +76,7 @@ def _unflatten_plan(static: Static, arrays: Any) -> DsmmPlan:
         view, both = plan.packing(target), 2 * own
         flipped = packing.transposed.with_arrays(arrays[own:both])
         flipped.__dict__["transposed"] = view
-        pairs = OuterPairs(packing.pairs.tile, *arrays[both:])
+        pairs = packing.pairs.with_arrays(arrays[both:])
         view.__dict__.update(transposed=flipped, pairs=pairs)
     return plan
 

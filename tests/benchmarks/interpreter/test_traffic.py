@@ -91,7 +91,9 @@ def test_command_writes_one_report_with_ratios(tmp_path, capsys):
 
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("density", [1e-4, 0.003, 0.02])
-@pytest.mark.parametrize("kernel", [MASKED_DSMM, INFLUENCE_UPDATE], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [MASKED_DSMM, INFLUENCE_UPDATE, MASKED_OUTER], ids=lambda kernel: kernel.name
+)
 def test_moves_less_than_the_naive_kernel(kernel, density, batch):
     problem = snap_problem(hidden=1024, density=density, batch=batch)
     traffic = measure_traffic(kernel, problem, programs=24)
@@ -142,11 +144,20 @@ def test_row_pointers_read_the_rows_once():
     assert traffic.l2_ratio < 0.6
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_an_outer_product_of_snap1_moves_less_than_the_naive_kernel(batch):
+    problem = snap_problem(hidden=256, density=0.1, batch=batch, order=1)
+    traffic = measure_traffic(MASKED_OUTER, problem)
+    assert traffic.influence.efficiency >= 0.9
+    assert traffic.l1_ratio <= measure_traffic(NAIVE, problem).l1_ratio
+
+
 def test_an_outer_product_reads_both_influences_once_for_each_tile_of_d():
     problem = snap_problem(hidden=128, density=1.0, batch=1, most_nonzeros=1 << 13)
     traffic = measure_traffic(MASKED_OUTER, problem)
     assert traffic.influence.useful == 2 * problem.influence_bytes  # D has two tiles each way
-    assert traffic.l1_ratio <= 2.7  # the rest is the result: there are fewer columns than rows
+    # the rest is the result, and which entries it has: there are fewer columns than rows
+    assert traffic.l1_ratio <= 2.75
     sparse = snap_problem(hidden=16, density=0.3, batch=1)
     assert measure_traffic(MASKED_OUTER, sparse).influence.useful >= sparse.influence_bytes
 

@@ -19,7 +19,8 @@ def coo_to_csr(rows: Any, num_rows: int, *, indices_are_sorted: bool = False) ->
     Parameters
     ----------
     rows : array of int32 or int64, shape [nnz]
-        The row of each entry, in any order. NumPy, torch or JAX.
+        The row of each entry, in any order. NumPy, torch or JAX. On a GPU torch copies rows that
+        are not contiguous.
     num_rows : int
         The number of rows of the matrix.
     indices_are_sorted : bool

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from tritonsnap.arrays import dtype_name
 from tritonsnap.checks import check_integer
 
 
 def check_arguments(rows: Any, num_rows: int) -> None:
     """Check what can be known without reading the rows."""
-    dtype = str(rows.dtype).removeprefix("torch.")
+    dtype = dtype_name(rows)
     if dtype not in ("int32", "int64"):
         raise TypeError(f"`rows` must be int32 or int64, got {dtype}")
     if rows.ndim != 1:

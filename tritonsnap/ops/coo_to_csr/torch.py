@@ -31,8 +31,6 @@ def _coo_to_csr(rows: Tensor, num_rows: int, indices_are_sorted: bool) -> Tensor
 
 @_coo_to_csr.register_kernel("cuda")
 def _(rows: Tensor, num_rows: int, indices_are_sorted: bool) -> Tensor:
-    if not rows.is_contiguous():
-        raise ValueError(f"`rows` must be contiguous on a GPU, got the stride {rows.stride(0)}")
     pointers = row_pointers(rows, num_rows, indices_are_sorted)
     # each of the kernels leaves out what is not in a row
     torch._assert_async(
@@ -43,6 +41,7 @@ def _(rows: Tensor, num_rows: int, indices_are_sorted: bool) -> Tensor:
 
 def row_pointers(rows: Tensor, num_rows: int, indices_are_sorted: bool) -> Tensor:
     """Launch the Triton kernels; rows out of range are counted in no pointer's difference."""
+    rows = rows.contiguous()
     dtype = _pointer_dtype(rows)
     if rows.numel() == 0 or num_rows == 0:
         return rows.new_zeros(num_rows + 1, dtype=dtype)

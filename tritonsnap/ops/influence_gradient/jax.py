@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tritonsnap.ops import canonical_kernels, canonical_xla
-from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
+from tritonsnap.ops.arguments import check_plan, check_rows, read_influence, without_values
 from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.masked_dsmm.jax import UNROLLED, padded_rows, take
 from tritonsnap.ops.primitive import PlanPrimitive
@@ -39,7 +39,10 @@ def influence_gradient(
     blocks = _influence_gradient(plan, (delta, *given.blocks), axes, sum_batch=sum_batch)
     if packed:
         return blocks
-    return packing.unpack_columns(blocks, like=delta.sum() if sum_batch else delta[..., 0])
+    if blocks:
+        return packing.unpack_columns(blocks)
+    none = without_values((delta, 1), *((j, 1) for j in given.arrays))
+    return packing.unpack_columns((), like=none.sum() if sum_batch else none.sum(-1))
 
 
 def _implementation(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
+from tritonsnap.ops.arguments import check_plan, check_rows, read_influence, without_values
 from tritonsnap.ops.masked_dsmm.numpy import _padded_rows
 from tritonsnap.plan.blocks import ElementwiseBlock, WalkBlock
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -32,7 +32,10 @@ def influence_gradient(
     blocks = gradient(packing, delta, given.blocks, sum_batch)
     if packed:
         return blocks
-    return packing.unpack_columns(blocks, like=delta.sum() if sum_batch else delta[..., 0])
+    if blocks:
+        return packing.unpack_columns(blocks)
+    none = without_values((delta, 1), *((j, 1) for j in given.arrays))
+    return packing.unpack_columns((), like=none.sum() if sum_batch else none.sum(-1))
 
 
 def gradient(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tritonsnap.ops.arguments import check_plan, check_rows, read_influence
+from tritonsnap.ops.arguments import check_plan, check_rows, read_influence, without_values
 from tritonsnap.ops.influence_gradient import numpy as face
 from tritonsnap.plan.blocks import ElementwiseBlock, WalkBlock
 from tritonsnap.plan.canonical import CanonicalBlock
@@ -37,7 +37,10 @@ def influence_gradient(
         blocks = _gradient(key, (delta, *given.blocks))
     if packed:
         return blocks
-    return packing.unpack_columns(blocks, like=delta.sum() if sum_batch else delta[..., 0])
+    if blocks:
+        return packing.unpack_columns(blocks)
+    none = without_values((delta, 1), *((j, 1) for j in given.arrays))
+    return packing.unpack_columns((), like=none.sum() if sum_batch else none.sum(-1))
 
 
 class _InfluenceGradient(PlanOperator):

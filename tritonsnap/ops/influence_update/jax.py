@@ -17,7 +17,9 @@ from tritonsnap.ops.arguments import (
     check_precision,
     check_rows,
     dynamics_form,
+    give_back,
     read_influence,
+    with_own_axes,
 )
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update.compressed import check_immediate
@@ -73,14 +75,16 @@ def influence_update(
             precision=precision,
             over=out is not None,
         )
-        return packing.unpack(blocks, like=given.values) if given.flat else blocks
+        others = with_own_axes(d, form, row_scale, immediate)
+        return give_back(given, blocks, packing, *others)
     values = read_influence("immediate", immediate, packing, "mask")
     check_batch("immediate", values, given.batch)
     blocks = bind_product(plan, d, form, given.blocks, row_scale, precision)
+    others = with_own_axes(d, form, row_scale)
     if given.flat and values.flat:
-        return packing.unpack(blocks, like=given.values) + values.values
+        return give_back(given, blocks, packing, *others) + values.values
     blocks = tuple(block + part for block, part in zip(blocks, values.blocks, strict=True))
-    return packing.unpack(blocks, like=given.values) if given.flat else blocks
+    return give_back(given, blocks, packing, *others)
 
 
 def check_over(out: tuple[Array, ...] | None, j: Influence, packing: Packing) -> None:

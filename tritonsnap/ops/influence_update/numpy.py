@@ -14,7 +14,9 @@ from tritonsnap.ops.arguments import (
     check_precision,
     check_rows,
     dynamics_form,
+    give_back,
     read_influence,
+    with_own_axes,
 )
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update.compressed import read_immediate
@@ -55,12 +57,16 @@ def influence_update(
         batch = np.broadcast_shapes(*operands.batch_axes)
         check_out(out, given, packing, batch, np.result_type(*operands.arrays))
         _check_memory(tuple(out), operands)
-    if isinstance(added, Influence) and given.flat and added.flat:
-        blocks = product(packing, dynamics, given.blocks, row_scale)
-        return packing.unpack(blocks, like=given.values) + added.values
-    immediate = added.blocks if isinstance(added, Influence) else added
-    blocks = update(packing, dynamics, given.blocks, immediate, row_scale, out)
-    return packing.unpack(blocks, like=given.values) if given.flat else blocks
+    if isinstance(added, Influence):
+        others = with_own_axes(d, form, row_scale)
+        if given.flat and added.flat:
+            blocks = product(packing, dynamics, given.blocks, row_scale)
+            return give_back(given, blocks, packing, *others) + added.values
+        blocks = update(packing, dynamics, given.blocks, added.blocks, row_scale, out)
+    else:
+        others = with_own_axes(d, form, row_scale, added)
+        blocks = update(packing, dynamics, given.blocks, added, row_scale, out)
+    return give_back(given, blocks, packing, *others)
 
 
 def update(

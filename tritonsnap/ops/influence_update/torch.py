@@ -17,7 +17,9 @@ from tritonsnap.ops.arguments import (
     check_precision,
     check_rows,
     dynamics_form,
+    give_back,
     read_influence,
+    with_own_axes,
 )
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update import numpy as face
@@ -58,12 +60,14 @@ def influence_update(
         return write_update(packing, operands, precision, out)
     if not isinstance(added, Influence):
         blocks = update(packing, d, form, given.blocks, added, row_scale, precision)
-        return packing.unpack(blocks, like=given.values) if given.flat else blocks
+        others = with_own_axes(d, form, row_scale, added)
+        return give_back(given, blocks, packing, *others)
     blocks = product(packing, d, form, given.blocks, row_scale, precision)
+    others = with_own_axes(d, form, row_scale)
     if given.flat and added.flat:
-        return packing.unpack(blocks, like=given.values) + added.values
+        return give_back(given, blocks, packing, *others) + added.values
     blocks = tuple(block + part for block, part in zip(blocks, added.blocks, strict=True))
-    return packing.unpack(blocks, like=given.values) if given.flat else blocks
+    return give_back(given, blocks, packing, *others)
 
 
 def update(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tritonsnap.arrays import dtype_name
+
 
 def check_inner(positions: Any, inner: Any) -> None:
     """Check the arguments of `inner_sums`."""
@@ -59,7 +61,7 @@ def check_gram(inner_positions: Any, outer_positions: Any, slopes: Any) -> None:
 
 
 def _check_dtypes(**arrays: Any) -> None:
-    dtypes = {str(array.dtype).removeprefix("torch.") for array in arrays.values()}
+    dtypes = {dtype_name(array) for array in arrays.values()}
     if len(dtypes) > 1 or not dtypes <= {"float32", "float64"}:
         names = ", ".join(f"`{name}`" for name in arrays)
         raise TypeError(f"{names} must all be float32 or all float64, got {sorted(dtypes)}")

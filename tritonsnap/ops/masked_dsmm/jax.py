@@ -16,7 +16,9 @@ from tritonsnap.ops.arguments import (
     check_precision,
     check_rows,
     dynamics_form,
+    give_back,
     read_influence,
+    with_own_axes,
 )
 from tritonsnap.ops.dynamics import Dynamics, gather_groups
 from tritonsnap.ops.jax_launch import Launch
@@ -49,7 +51,7 @@ def masked_dsmm(
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     blocks = bind_product(plan, d, form, given.blocks, row_scale, precision)
-    return packing.unpack(blocks, like=given.values) if given.flat else blocks
+    return give_back(given, blocks, packing, *with_own_axes(d, form, row_scale))
 
 
 def bind_product(

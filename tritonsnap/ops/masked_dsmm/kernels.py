@@ -288,10 +288,11 @@ FLOATS = ("fp64", "fp32", "fp16", "bf16")
 _TYPES = {
     "*i32": """tiles column_tiles run_value run_x run_column run_group row_begin x_begin mask_row
         nonzero_begin x_offset position is_dense column_gain column_source color x_row
-        pair_begin pair_run pair_row pair_inner""",
-    "i64": """num_entries num_values num_columns d_stride delta_stride units x_units r_units
-        out_units scale_stride added_stride gain_stride source_stride""",
+        pair_group pair_row pair_inner run_begin group_run pieces kept entry_begin entry_partial""",
+    "i64": """num_entries num_partial num_values num_columns d_stride delta_stride units x_units
+        r_units out_units scale_stride added_stride gain_stride source_stride""",
     "*T": "d x j r row_scale added gains sources delta out gradient",
+    "*A": "partial",
 }
 
 

@@ -9,89 +9,112 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tritonsnap.ops.kernel import Arguments, Grid, Kernel, config_space
+from tritonsnap.ops.kernel import Kernel, config_space
 from tritonsnap.ops.masked_dsmm.kernels import FLOATS, MOST_ROWS, signature_of
 from tritonsnap.ops.masked_outer.problems import (
-    outer_problem,
-    outer_reference,
+    sum_problem,
+    sum_reference,
     tile_problem,
     tile_reference,
+    walk_problem,
+    walk_reference,
 )
 from tritonsnap.plan.canonical import UNIT
-from tritonsnap.plan.outer_pairs import OUTER_TILE
+from tritonsnap.plan.outer_pairs import COLUMNS, OUTER_TILE
 from tritonsnap.tuning import Config, Device, Sizes
 
 
 @triton.jit
 def outer_walk(
-    pair_begin,  # [entries + 1]
-    pair_run,  # [pairs]
+    pair_group,  # [pairs]
     pair_row,  # [pairs]
     pair_inner,  # [pairs]
+    run_begin,  # [groups + 1]
+    group_run,  # [runs]
     run_column,  # [runs + 1]
     run_value,  # [runs + 1]
     run_x,  # [runs + 1]
-    run_group,  # [runs]
     row_begin,  # [groups + 2]
     x_begin,  # [groups + 2]
     r,  # [batch, r_units * UNIT]
     x,  # [batch, x_units * UNIT]
-    num_entries,
+    num_partial,
     batch,
     r_units,
     x_units,
-    out,  # [batch, num_entries]
+    square,  # X and M share supports
+    partial,  # [batch, num_partial]
     UNIT: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
+    B: tl.constexpr,
 ):
-    """Sum BLOCK entries of one batch row over the columns of all their runs."""
-    i_batch = tl.program_id(1).to(tl.int64)
-    o_entry = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
-    m_entry = o_entry < num_entries
-    b_pair = tl.load(pair_begin + o_entry, mask=m_entry, other=0).to(tl.int64)
-    b_last = tl.load(pair_begin + o_entry + 1, mask=m_entry, other=0).to(tl.int64)
-    kind = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
-    b_sum = tl.zeros([BLOCK], dtype=kind)  # [BLOCK]
-    for _ in range(tl.max(b_last - b_pair)):
-        m_pair = b_pair < b_last
-        b_run = tl.load(pair_run + b_pair, mask=m_pair, other=0).to(tl.int64)
-        b_group = tl.load(run_group + b_run, mask=m_pair, other=0).to(tl.int64)
-        b_size = tl.load(row_begin + b_group + 1, mask=m_pair, other=0).to(tl.int64)
-        b_size -= tl.load(row_begin + b_group, mask=m_pair, other=0)
-        b_inner = tl.load(x_begin + b_group + 1, mask=m_pair, other=0).to(tl.int64)
-        b_inner -= tl.load(x_begin + b_group, mask=m_pair, other=0)
-        b_columns = tl.load(run_column + b_run + 1, mask=m_pair, other=0).to(tl.int64)
-        b_columns -= tl.load(run_column + b_run, mask=m_pair, other=0)
-        b_r = tl.load(run_value + b_run, mask=m_pair, other=0).to(tl.int64)
-        b_r += i_batch * r_units * UNIT + tl.load(pair_row + b_pair, mask=m_pair, other=0)
-        b_x = tl.load(run_x + b_run, mask=m_pair, other=0).to(tl.int64)
-        b_x += i_batch * x_units * UNIT + tl.load(pair_inner + b_pair, mask=m_pair, other=0)
-        for i_column in range(tl.max(b_columns)):
-            m_column = i_column < b_columns
-            b_left = tl.load(r + b_r, mask=m_column, other=0).to(kind)
-            b_sum += b_left * tl.load(x + b_x, mask=m_column, other=0).to(kind)
-            b_r += b_size
-            b_x += b_inner
-        b_pair += 1
-    tl.store(out + i_batch * num_entries + o_entry, b_sum.to(out.dtype.element_ty), mask=m_entry)
+    """Sum products of BLOCK pairs of rows of B batch rows over the columns of their groups."""
+    i_block, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    o_batch = i_batch * B + tl.arange(0, B)[:, None, None]  # [B, 1, 1]
+    o_pair = i_block * BLOCK + tl.arange(0, BLOCK)[:, None]  # [BLOCK, 1]
+    o_column = tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
+    m_pair, m_batch = o_pair < num_partial, o_batch < batch
+    b_group = tl.load(pair_group + o_pair, mask=m_pair, other=0).to(tl.int64)
+    b_row = tl.load(pair_row + o_pair, mask=m_pair, other=0).to(tl.int64)
+    b_inner = tl.load(pair_inner + o_pair, mask=m_pair, other=0).to(tl.int64)
+    b_size = tl.load(row_begin + b_group + 1, mask=m_pair, other=0).to(tl.int64)
+    b_size -= tl.load(row_begin + b_group, mask=m_pair, other=0)
+    b_x_size = b_size
+    if square == 0:
+        b_x_size = tl.load(x_begin + b_group + 1, mask=m_pair, other=0).to(tl.int64)
+        b_x_size -= tl.load(x_begin + b_group, mask=m_pair, other=0)
+    b_run = tl.load(run_begin + b_group, mask=m_pair, other=0).to(tl.int64)
+    b_last = tl.load(run_begin + b_group + 1, mask=m_pair, other=0).to(tl.int64)
+    kind = tl.float64 if partial.dtype.element_ty == tl.float64 else tl.float32
+    b_sum = tl.zeros([B, BLOCK, COLUMNS], dtype=kind)  # [B, BLOCK, COLUMNS]
+    for _ in range(tl.max(b_last - b_run)):
+        m_run = b_run < b_last
+        b_own = tl.load(group_run + b_run, mask=m_run, other=0).to(tl.int64)
+        b_columns = tl.load(run_column + b_own + 1, mask=m_run, other=0).to(tl.int64)
+        b_columns -= tl.load(run_column + b_own, mask=m_run, other=0)
+        b_r = tl.load(run_value + b_own, mask=m_run, other=0).to(tl.int64)
+        b_x = b_r + b_inner
+        if square == 0:
+            b_x = tl.load(run_x + b_own, mask=m_run, other=0).to(tl.int64) + b_inner
+        b_r += b_row + o_column * b_size  # [BLOCK, COLUMNS]
+        b_x += o_column * b_x_size
+        for i_column in range(0, tl.max(b_columns), COLUMNS):
+            m_both = m_batch & (i_column + o_column < b_columns)[None, :, :]
+            o_r = o_batch * r_units * UNIT + b_r[None, :, :]
+            o_x = o_batch * x_units * UNIT + b_x[None, :, :]
+            b_left = tl.load(r + o_r, mask=m_both, other=0).to(kind)
+            b_sum += b_left * tl.load(x + o_x, mask=m_both, other=0).to(kind)
+            b_r += b_size * COLUMNS
+            b_x += b_x_size * COLUMNS
+        b_run += 1
+    b_sum = tl.sum(b_sum, axis=2, keep_dims=True).to(partial.dtype.element_ty)  # [B, BLOCK, 1]
+    o_out = o_batch * num_partial + o_pair[None, :, :]
+    tl.store(partial + o_out, b_sum, mask=m_batch & m_pair[None, :, :])
 
 
 @triton.jit
-def _places(rows, first, size, begin, SIZE: tl.constexpr):
-    """For SIZE rows from `begin` on, which of a support each is behind `first`, if it is in it."""
+def _places(rows, first, size, begin, local, SIZE: tl.constexpr):
+    """For SIZE rows of a tile, which of a support each is behind `first`, if it is in it.
+
+    The tile's rows are those of the support from `first` on if `local`, else those of D from
+    `begin` on.
+    """
     o_next = tl.arange(0, SIZE)  # [SIZE]
     m_next = first + o_next < size
-    b_row = tl.load(rows + first + o_next, mask=m_next, other=0).to(tl.int64) - begin
-    b_number = tl.histogram(b_row.to(tl.int32), SIZE, mask=m_next & (b_row < SIZE))
-    return tl.minimum(tl.cumsum(b_number, 0) - b_number, SIZE), b_number > 0
+    b_place, m_place = o_next, m_next
+    if local == 0:
+        b_row = tl.load(rows + first + o_next, mask=m_next, other=0).to(tl.int64) - begin
+        b_number = tl.histogram(b_row.to(tl.int32), SIZE, mask=m_next & (b_row < SIZE))
+        b_place, m_place = tl.cumsum(b_number, 0) - b_number, b_number > 0
+    return tl.minimum(b_place, SIZE), m_place
 
 
 @triton.jit
 def outer_tiles(
-    pair_begin,  # [tiles + 1]
-    pair_run,  # [pairs]
-    pair_row,  # [pairs]
-    pair_inner,  # [pairs]
+    tiles,  # [T, 4]: first piece, one past the last, first row and inner row
+    pieces,  # [pieces, 3]: run, first row and inner row
+    kept,  # [T, 3, SIZE]: place of the first product, and bits of each half of the rows
     run_column,  # [runs + 1]
     run_value,  # [runs + 1]
     run_x,  # [runs + 1]
@@ -102,30 +125,30 @@ def outer_tiles(
     x_row,  # [inner rows]
     r,  # [batch, r_units * UNIT]
     x,  # [batch, x_units * UNIT]
-    num_rows,
-    num_inner,
+    num_partial,
     batch,
     r_units,
     x_units,
-    out,  # [batch, num_inner, num_rows]
+    local,  # rows of tiles are numbered within a group
+    partial,  # [batch, num_partial]
     UNIT: tl.constexpr,
     MOST_ROWS: tl.constexpr,
     SIZE: tl.constexpr,
     BC: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Sum a tile of D of one batch row over the columns of all runs with rows in it."""
+    """Sum products of a tile's rows of one batch row over the columns of all its runs."""
     i_tile, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    down = tl.cdiv(num_rows, SIZE)
-    i_row, i_inner = i_tile % down * SIZE, i_tile // down * SIZE
+    i_row = tl.load(tiles + 4 * i_tile + 2).to(tl.int64)
+    i_inner = tl.load(tiles + 4 * i_tile + 3).to(tl.int64)
     o_column = tl.arange(0, BC)  # [BC]
-    kind = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
+    kind = tl.float64 if partial.dtype.element_ty == tl.float64 else tl.float32
     b_sum = tl.zeros([SIZE, SIZE], dtype=kind)  # [SIZE, SIZE]
-    first_pair = tl.load(pair_begin + i_tile).to(tl.int64)
-    last_pair = tl.load(pair_begin + i_tile + 1).to(tl.int64)
-    for i in range(first_pair, last_pair):
-        i_pair = tl.cast(i, tl.int64)
-        i_run = tl.load(pair_run + i_pair).to(tl.int64)
+    first_piece = tl.load(tiles + 4 * i_tile).to(tl.int64)
+    last_piece = tl.load(tiles + 4 * i_tile + 1).to(tl.int64)
+    for i in range(first_piece, last_piece):
+        p_piece = pieces + 3 * tl.cast(i, tl.int64)
+        i_run = tl.load(p_piece).to(tl.int64)
         i_group = tl.load(run_group + i_run).to(tl.int64)
         slot, inner = (
             tl.load(row_begin + i_group).to(tl.int64),
@@ -133,12 +156,9 @@ def outer_tiles(
         )
         size = tl.minimum(tl.load(row_begin + i_group + 1) - slot, MOST_ROWS).to(tl.int32)
         x_size = tl.minimum(tl.load(x_begin + i_group + 1) - inner, MOST_ROWS).to(tl.int32)
-        first, x_first = (
-            tl.load(pair_row + i_pair).to(tl.int64),
-            tl.load(pair_inner + i_pair).to(tl.int64),
-        )
-        b_place, m_place = _places(mask_row + slot, first, size, i_row, SIZE)  # [SIZE]
-        b_x_place, m_x_place = _places(x_row + inner, x_first, x_size, i_inner, SIZE)  # [SIZE]
+        first, x_first = tl.load(p_piece + 1).to(tl.int64), tl.load(p_piece + 2).to(tl.int64)
+        b_place, m_place = _places(mask_row + slot, first, size, i_row, local, SIZE)  # [SIZE]
+        b_x_place, m_x_place = _places(x_row + inner, x_first, x_size, i_inner, local, SIZE)
         column, last_column = tl.load(run_column + i_run), tl.load(run_column + i_run + 1)
         p_r = r + i_batch * r_units * UNIT + tl.load(run_value + i_run).to(tl.int64) + first
         p_x = x + i_batch * x_units * UNIT + tl.load(run_x + i_run).to(tl.int64) + x_first
@@ -151,41 +171,88 @@ def outer_tiles(
             b_sum = tl.dot(tl.trans(b_x), b_r, acc=b_sum, input_precision=PRECISION, out_dtype=kind)
             p_r += tl.cast(size, tl.int64) * BC
             p_x += tl.cast(x_size, tl.int64) * BC
-    o_inner, o_row = i_inner + tl.arange(0, SIZE)[:, None], i_row + tl.arange(0, SIZE)[None, :]
-    p_out = out + i_batch * num_rows * num_inner
-    m_out = (o_inner < num_inner) & (o_row < num_rows)
-    tl.store(p_out + o_inner * num_rows + o_row, b_sum.to(out.dtype.element_ty), mask=m_out)
+    o_inner, o_row = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    p_kept = kept + i_tile * (3 * SIZE) + o_inner  # [SIZE, 1]
+    b_bits = tl.where(o_row < 32, tl.load(p_kept + SIZE), tl.load(p_kept + 2 * SIZE))
+    b_kept = b_bits >> o_row % 32 & 1  # [SIZE, SIZE]
+    b_first = tl.load(p_kept).to(tl.int64) & 0xFFFFFFFF  # stored without a sign
+    o_out = b_first + tl.cumsum(b_kept, 1) - b_kept  # [SIZE, SIZE]
+    p_out = partial + i_batch * num_partial
+    tl.store(p_out + o_out, b_sum.to(partial.dtype.element_ty), mask=b_kept != 0)
 
 
-def _grid(arguments: Arguments) -> Grid:
-    return triton.cdiv(arguments["num_entries"], arguments["BLOCK"]), arguments["batch"]
+@triton.jit
+def outer_sum(
+    entry_begin,  # [num_entries + 1]
+    entry_partial,  # [num_partial]
+    partial,  # [batch, num_partial]
+    num_entries,
+    num_partial,
+    batch,
+    out,  # [batch, num_entries]
+    BLOCK: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Add the partial sums of BLOCK entries of D of B batch rows."""
+    i_block, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    o_batch = i_batch * B + tl.arange(0, B)[:, None]  # [B, 1]
+    o_entry = i_block * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    m_entry, m_batch = o_entry < num_entries, o_batch < batch
+    b_next = tl.load(entry_begin + o_entry, mask=m_entry, other=0).to(tl.int64)
+    b_last = tl.load(entry_begin + o_entry + 1, mask=m_entry, other=0).to(tl.int64)
+    kind = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
+    b_sum = tl.zeros([B, BLOCK], dtype=kind)  # [B, BLOCK]
+    for _ in range(tl.max(b_last - b_next)):
+        m_next = b_next < b_last
+        b_place = tl.load(entry_partial + b_next, mask=m_next, other=0).to(tl.int64)
+        o_partial = o_batch * num_partial + b_place[None, :]
+        b_sum += tl.load(partial + o_partial, mask=m_batch & m_next[None, :], other=0).to(kind)
+        b_next += 1
+    o_out = o_batch * num_entries + o_entry[None, :]
+    tl.store(out + o_out, b_sum.to(out.dtype.element_ty), mask=m_batch & m_entry[None, :])
 
 
-OUTER_WALK = Kernel(
-    outer_walk,
-    signature=signature_of(outer_walk),
-    dtypes=FLOATS,
-    configs=config_space(BLOCK=(64, 128, 256), num_warps=(2, 4)),
-    heuristic=lambda sizes, dtype, precision, device: {"BLOCK": 128, "num_warps": 4},
-    grid=_grid,
-    problem=outer_problem,
-    reference=outer_reference,
-    small=tuple(
-        {"entries": entries, "batch": batch} for entries, batch in ((1, 1), (60, 3), (400, 2))
-    ),
-    large=({"entries": 1 << 13, "batch": 8},),
-    constants={"UNIT": UNIT},
-)
+def _sum_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
+    block = 128 if max(sizes.values()) < 1 << 15 else 256
+    return {"BLOCK": block, "B": min(sizes["batch"], 2 if dtype == "fp64" else 4), "num_warps": 4}
 
 
-def _tile_grid(arguments: Arguments) -> Grid:
-    down, across = (triton.cdiv(arguments[name], OUTER_TILE) for name in ("num_rows", "num_inner"))
-    return down * across, arguments["batch"]
+def _declare_walk(columns: int) -> Kernel:
+    def default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
+        config = _sum_default(sizes, dtype, precision, device)
+        return config if columns == 1 else {**config, "BLOCK": 256 // columns}
+
+    return Kernel(
+        outer_walk,
+        name=f"outer_walk_{columns}",
+        signature=signature_of(outer_walk),
+        dtypes=FLOATS,
+        configs=config_space(
+            BLOCK=tuple(lanes // columns for lanes in (64, 128, 256)),
+            B=(1, 2, 4),
+            num_warps=(2, 4),
+        ),
+        heuristic=default,
+        grid=lambda arguments: (
+            triton.cdiv(arguments["num_partial"], arguments["BLOCK"]),
+            triton.cdiv(arguments["batch"], arguments["B"]),
+        ),
+        problem=walk_problem,
+        reference=walk_reference,
+        small=tuple(
+            {"pairs": pairs, "batch": batch} for pairs, batch in ((3, 1), (90, 3), (800, 2))
+        ),
+        large=({"pairs": 1 << 14, "batch": 8},),
+        constants={"UNIT": UNIT, "COLUMNS": columns},
+    )
+
+
+OUTER_WALK = {columns: _declare_walk(columns) for columns in (1, COLUMNS)}
+"""By how many columns are taken at once."""
 
 
 def _tile_default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config:
-    columns = 32 if dtype in ("fp16", "bf16") else 16
-    return {"BC": columns, "num_warps": 8 if dtype == "fp32" else 4, "num_stages": 1}
+    return {"BC": 32 if dtype in ("fp16", "bf16") else 16, "num_warps": 8, "num_stages": 1}
 
 
 OUTER_TILES = Kernel(
@@ -194,15 +261,30 @@ OUTER_TILES = Kernel(
     dtypes=FLOATS,
     configs=config_space(BC=(16, 32, 64), num_warps=(4, 8), num_stages=(1, 2, 3)),
     heuristic=_tile_default,
-    grid=_tile_grid,
+    grid=lambda arguments: (len(arguments["tiles"]), arguments["batch"]),
     problem=tile_problem,
     reference=tile_reference,
     small=tuple(
-        {"rows": rows, "inner": inner, "batch": batch}
-        for rows, inner, batch in ((1, 3, 1), (70, 64, 2), (64, 130, 1))
+        {"tiles": tiles, "batch": batch} for tiles, batch in ((1, 1), (4, 2), (6, 1), (9, 3))
     ),
-    large=({"rows": 1024, "inner": 1024, "batch": 8},),
+    large=({"tiles": 256, "batch": 8},),
     constants={"UNIT": UNIT, "MOST_ROWS": MOST_ROWS, "SIZE": OUTER_TILE},
     dots=True,
     max_registers=255,
+)
+
+OUTER_SUM = Kernel(
+    outer_sum,
+    signature=signature_of(outer_sum),
+    dtypes=FLOATS,
+    configs=config_space(BLOCK=(64, 128, 256), B=(1, 2, 4), num_warps=(2, 4)),
+    heuristic=_sum_default,
+    grid=lambda arguments: (
+        triton.cdiv(arguments["num_entries"], arguments["BLOCK"]),
+        triton.cdiv(arguments["batch"], arguments["B"]),
+    ),
+    problem=sum_problem,
+    reference=sum_reference,
+    small=tuple({"entries": entries, "batch": batch} for entries, batch in ((1, 1), (300, 3))),
+    large=({"entries": 1 << 14, "batch": 8},),
 )

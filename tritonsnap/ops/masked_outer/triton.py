@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from tritonsnap.ops.arguments import Form
-from tritonsnap.ops.canonical_launches import outer_launch, outer_values
+from tritonsnap.ops.canonical_launches import outer_launch, outer_sum_launch
 from tritonsnap.ops.device import device_entries, device_packing, device_pairs, full_batch
 from tritonsnap.ops.launch import run
 from tritonsnap.plan.packing import Packing
@@ -24,8 +24,10 @@ def outer(packing: Packing, host: Packing, r: Tensor, x: Tensor) -> Tensor:
     x : [batch, padded nnz(x)]
     """
     pairs = device_pairs(host, r.device)
-    values: Tensor = outer_values(pairs, run(outer_launch(packing, pairs, r, x), r.dtype, r)["out"])
-    return values
+    values = run(outer_launch(packing, pairs, r, x), r.dtype, r)["partial"]
+    if (last := outer_sum_launch(pairs, values)) is not None:
+        values = run(last, r.dtype, r)["out"]
+    return values.to(r.dtype)
 
 
 def entries_of_outer(

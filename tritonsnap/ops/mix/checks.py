@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tritonsnap.arrays import library_of_arguments
+from tritonsnap.arrays import dtype_name, library_of_arguments
 
 
 def check_arguments(a: Any, b: Any, positions: Any) -> None:
     """Raise unless `b` fits `positions` and has the leading axes of `a`."""
     library_of_arguments({"positions": positions})
-    kind = str(positions.dtype).removeprefix("torch.")
+    kind = dtype_name(positions)
     if not kind.startswith(("int", "uint")):
         raise TypeError(f"`positions` must be an integer array, got {kind}")
     for name, values in (("a", a), ("b", b)):

@@ -56,9 +56,7 @@ from tritonsnap import BPTT, GRU, RNN, RTRL, Cell, SnAp
 from tritonsnap.console import run_command
 from tritonsnap.files import write_atomically
 from tritonsnap.online.chunk_choice import predicted_seconds
-from tritonsnap.online.jax_sequence import _run
 from tritonsnap.online.learner import Learner
-from tritonsnap.online.unroll import Unroll
 
 INPUTS, BATCH, STEPS = 64, 8, 192
 BASELINE = "BPTT"
@@ -88,9 +86,14 @@ class Problem:
         """The gradient of the sequence as a function, and the bytes that it needs at once."""
         carry = learner.init(BATCH, like="jax")
         chunking = learner.chunking(chunk, self.xs)
-        unroll = Unroll(self.params, carry, self.xs, self.ys, squared_error, None, None, None)
-        arguments = (learner, chunking, unroll.arrays)
-        program = _run.lower(*arguments, squared_error).compile()
+
+        def run(
+            learner: Learner, chunking: Any, params: Any, carry: Any, xs: jax.Array, ys: jax.Array
+        ) -> Any:
+            return learner.sequence(params, carry, xs, ys, squared_error, chunk=chunking)
+
+        arguments = (learner, chunking, self.params, carry, self.xs, self.ys)
+        program = jax.jit(run).lower(*arguments).compile()
         return partial(program, *arguments), peak_bytes(program)
 
     def by_autodiff(self) -> tuple[Callable[[], Any], int]:

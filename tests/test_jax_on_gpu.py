@@ -99,6 +99,32 @@ def test_a_step_of_snap1_and_a_compressed_jacobian() -> None:
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4 * np.abs(one).max())
 
 
+@pytest.mark.parametrize("order", [1, None])
+def test_an_influence_is_laid_over_the_old_one(order: int | None) -> None:
+    structure = ts.SnAp(ts.RNN(inputs=5, hidden=48), order=order).structure
+    plan, random = structure.plan, np.random.default_rng(0)
+    assert plan.packing("triton").in_place
+    rows = plan.mask.shape[0]
+    shapes = (2, plan.dynamics.nnz), (2, plan.mask.nnz), (2, 1, rows), (2, structure.num_sources)
+    d, j, gains, sources = (jnp.asarray(random.standard_normal(n), jnp.float32) for n in shapes)
+
+    def run(structure: Any, over: bool) -> Any:
+        factors = ts.Factors(gains, sources, structure)
+
+        def body(j: Any, _: Any) -> Any:
+            out = j if over else None
+            new, own = influence_step(
+                d / rows, j, factors, gains[:, 0], structure.plan, form="values", out=out
+            )
+            return new, own
+
+        return jax.lax.scan(body, structure.plan.pack(j), None, length=4)
+
+    found = [jax.jit(run, static_argnums=1)(structure, over) for over in (False, True)]
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_row_pointers_and_sparse_jacobians() -> None:
     rows = np.random.default_rng(0).integers(0, 500, 20_000).astype(np.int32)
     expected = np.append(0, np.cumsum(np.bincount(rows, minlength=500)))

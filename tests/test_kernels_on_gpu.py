@@ -184,3 +184,46 @@ def test_a_sequence_on_the_gpu_equals_the_cpu() -> None:
         )
         found.append((run[0].cpu(), {name: value.cpu() for name, value in run[1][0].items()}))
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("order", "hidden"), [(1, 512), (None, 64), (None, 200)])
+def test_a_sequence_keeps_one_influence_with_the_same_bits(
+    order: int | None, hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tritonsnap import RNN, SnAp
+    from tritonsnap.online import snap
+
+    learner = SnAp(RNN(inputs=8, hidden=hidden), order=order)
+    batch = 32 if order else 2
+    with torch.device("cuda"):
+        params = {name: w.cuda() for name, w in learner.cell.init(0, like="torch").items()}
+        carry = learner.init(batch, like="torch")
+        xs, ys = torch.randn(5, batch, 8), torch.randn(5, batch, hidden)
+    assert learner.plan.packing_for(xs).in_place
+    (old,) = carry.influence
+    old.normal_()
+    old[:, learner.plan.mask.nnz :] = 0
+    before = old.clone()
+    arguments = params, carry, xs, ys, lambda state, y: ((state - y) ** 2).sum(-1)
+    _, gradients, end = learner.sequence(*arguments)  # compiles
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    allocated = torch.cuda.memory_allocated()
+    learner.sequence(*arguments)
+    torch.cuda.synchronize()
+    size = old.numel() * old.element_size()
+    room = 10 * size // batch if order else size // 2
+    assert torch.cuda.max_memory_allocated() - allocated <= size + room + (1 << 20)
+    assert torch.equal(old, before)
+    monkeypatch.setattr(snap, "memory_of_steps", lambda *_: lambda influence: None)
+    _, expected, new = learner.sequence(*arguments)
+    assert torch.equal(end.influence[0], new.influence[0])
+    assert all(torch.equal(gradients[name], one) for name, one in expected.items())
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_compiled_step_equals_an_eager_one(order: int) -> None:
+    step = Step(order)
+    expected = step()
+    for one, other in zip(torch.compile(step, fullgraph=True)(), expected, strict=True):
+        torch.testing.assert_close(one, other)

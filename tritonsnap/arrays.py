@@ -158,6 +158,10 @@ def namespace(library: Library) -> Any:
     """The array-API namespace of a library (torch's by way of array-api-compat)."""
     if library == "numpy":
         return np
+    if library == "torch" and "torch" in sys.modules:
+        import array_api_compat.torch  # a statement, because torch.compile follows no other import
+
+        return array_api_compat.torch
     module = import_library(library)
     return module.numpy if library == "jax" else importlib.import_module("array_api_compat.torch")
 

@@ -9,6 +9,9 @@ import time
 import pytest
 
 from tritonsnap.cli import main
+from tritonsnap.online.configuration import TrainingConfig
+from tritonsnap.online.training import Run
+from tritonsnap.online.trees import named_leaves
 
 SMALL = ["--backend", "numpy", "--hidden", "8", "--batch", "2", "--update-every", "4"]
 
@@ -22,6 +25,11 @@ def text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("to be or not to be, that is the question. " * 30)
     return path
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
 
 
 @pytest.fixture
@@ -60,6 +68,50 @@ def test_copy_ends_with_its_length(tmp_path, capsys):
     arguments = [*SMALL, "--task", "copy", "--steps", 20, "--out", tmp_path / "run"]
     assert train(*arguments) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "copy length reached: 1"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_torch_takes_a_gpu_that_it_sees(device, torch, text, tmp_path, monkeypatch):
+    made = []
+
+    class Recording:
+        """Stands for a GPU: notes what would be put there."""
+
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            made.append(self.name)
+
+        def __exit__(self, *error):
+            made.append("left")
+
+    zeros = torch.zeros
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: device == "cuda")
+    monkeypatch.setattr(torch, "zeros", lambda *size, device=None, **more: zeros(*size, **more))
+    monkeypatch.setattr(torch, "device", Recording)
+    arguments = [*SMALL[2:], "--backend", "torch", "--text", text, "--steps", 4]
+    assert train(*arguments, "--out", tmp_path / "run") == 0
+    assert made == (["cuda", "left"] if device == "cuda" else [])
+    assert train(*arguments, "--out", tmp_path / "other", "--device", "cpu") == 0
+    assert len(made) == (2 if device == "cuda" else 0)
+
+
+def test_a_run_lies_where_torch_makes_its_tensors(torch, text, tmp_path):
+    config = TrainingConfig(text=str(text), backend="torch", hidden=8, batch=2)
+    with torch.device("meta"):
+        state = Run(config, tmp_path / "run").state
+    tensors = [leaf for _, leaf in named_leaves(state) if isinstance(leaf, torch.Tensor)]
+    assert len(tensors) > 10
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+@pytest.mark.parametrize("name", ["nowhere", "meta", "cuda:99"])
+def test_a_device_that_cannot_compute_is_refused(name, torch, failing, text, tmp_path):
+    chosen = [*SMALL[2:], "--text", text, "--out", tmp_path / "run", "--device", name]
+    assert f"--device: torch cannot compute on '{name}'" in failing(*chosen, "--backend", "torch")
+    assert "--device goes with --backend torch only" in failing(*chosen, "--backend", "numpy")
+    assert not (tmp_path / "run").exists()
 
 
 def test_several_layers(text, tmp_path, capsys):

@@ -13,11 +13,13 @@ from jax_cases import INPUT, Function, assert_trees_close, case
 
 from tritonsnap.jax import (
     JacobianProjection,
+    lower_for,
     make_jacobian_projection,
     sp_jacfwd,
     sp_jacrev,
 )
 from tritonsnap.sparsity import SparsityPattern
+from tritonsnap.tuning import TARGETS
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -152,6 +154,48 @@ def test_seeds_are_constants_only_where_folding_them_is_cheap(linear: bool) -> N
 
     text = jax.jit(sp_jacrev(f, projection)).lower(jnp.ones(40)).as_text()
     assert ("constant dense" in text and "tensor<3x40xi1>" in text.split("compare")[0]) != linear
+
+
+def test_functions_that_apply_a_matrix_take_jvps() -> None:
+    offsets = np.arange(40)[:, None] - np.arange(40)
+    mask = (np.abs(offsets) % 40 < 4) | (np.abs(offsets) > 36)  # 7 in each row and column
+    matrix = jnp.asarray(np.where(mask, np.sin(offsets), 0))
+    x = jnp.linspace(-1, 1, 40)
+    projection = make_jacobian_projection(mask)
+    with_a_full_row = mask.copy()
+    with_a_full_row[0] = True
+
+    def f(x: jax.Array) -> jax.Array:
+        return jnp.tanh(jax.jit(lambda x: matrix @ x)(jnp.sin(x)))
+
+    @jax.custom_vjp
+    def without_jvp(x: jax.Array) -> jax.Array:
+        return f(x)
+
+    without_jvp.defvjp(lambda x: jax.vjp(f, x), lambda pull, g: pull(g))
+
+    def by_jvps(f: Function, projection: JacobianProjection, **options: Any) -> bool:
+        lowered = jax.jit(sp_jacrev(f, projection, format="dense", **options)).lower(x)
+        if "optimization_barrier" not in lowered.as_text():
+            return False
+        np.testing.assert_allclose(lowered.compile()(x), expected, atol=1e-12)
+        return True
+
+    expected = jax.jacrev(f)(x)
+    assert by_jvps(f, projection)
+    assert by_jvps(f, make_jacobian_projection(mask, mode="column"))
+    assert not by_jvps(f, make_jacobian_projection(mask, mode="row"))
+    assert not by_jvps(f, make_jacobian_projection(with_a_full_row))
+    assert not by_jvps(f, projection, chunk_size=2)
+    assert not by_jvps(without_jvp, projection)
+    assert not by_jvps(lambda x: jnp.tanh(jnp.sin(x) @ matrix.T), projection)
+    with lower_for(TARGETS[1]):
+        assert not by_jvps(lambda x: f(1 * x), projection)
+    curvature = (
+        jax.jacfwd(jacobian)(x)
+        for jacobian in (jax.jit(sp_jacrev(f, projection, format="dense")), jax.jacrev(f))
+    )
+    np.testing.assert_allclose(*curvature, atol=1e-12)
 
 
 def test_save_and_load(tmp_path: Any) -> None:

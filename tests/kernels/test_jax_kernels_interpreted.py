@@ -45,8 +45,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Run the kernels in place of the primitives; the names of those that ran."""
     names: list[str] = []
 
-    def launch(kernel: Any, *arguments: Any) -> tuple[Any, ...]:
-        call = kernel_call(TARGETS[1], kernel, *arguments)
+    def launch(kernel: Any, *arguments: Any, over: bool = False) -> tuple[Any, ...]:
+        call = kernel_call(TARGETS[1], kernel, *arguments, over=over)
         inputs = [
             torch.from_numpy(np.array(one)) if hasattr(one, "shape") else one for one in call.inputs
         ]
@@ -55,7 +55,13 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             kind = getattr(torch, str(one.dtype))
             poison = torch.nan if kind.is_floating_point else -1
             outputs.append(torch.full(one.shape, poison, dtype=kind))
-        kernel.function[call.grid](*inputs, *outputs, **call.constexprs, **call.options)
+        constexprs = dict(call.constexprs)
+        if call.over is not None:  # as jax-triton 0.4; with 0.3 it is as in PyTorch
+            source, output = call.over
+            outputs[output] = inputs[source]
+            inputs[source] = torch.full_like(inputs[source], torch.nan)
+            constexprs["IN_PLACE"] = True
+        kernel.function[call.grid](*inputs, *outputs, **constexprs, **call.options)
         names.append(kernel.name)
         return tuple(jnp.asarray(one.numpy()) for one in outputs)
 
@@ -205,6 +211,35 @@ def test_a_step_of_snap1(kind: str, packed: bool, launched: list[str]) -> None:
     dense = plan.mask.to_dense(np.asarray(expected))
     summed = np.einsum("s,bsp->p", np.asarray(delta), dense)
     close(gradient[0] if packed else gradient, summed)
+
+
+@pytest.mark.parametrize("rows", [1, 17, 64])
+def test_an_influence_is_laid_over_the_old_one(rows: int, launched: list[str]) -> None:
+    units = 64
+    support = np.arange(units)[:, None] // rows == np.arange(units) // rows
+    mask = SparsityPattern.from_dense(support[: units // rows * rows, : units // rows * rows])
+    plan = DsmmPlan(mask, mask)
+    plan = plan.with_packing(plan.packing("triton", Regime.DENSE))
+    states, columns = mask.shape
+    unit = np.arange(columns)
+    structure = FactorStructure(plan, unit, 0 * unit, unit % 5, states, 1, 5)
+    d, j = draw(BATCH, plan.dynamics.nnz), plan.pack(draw(BATCH, mask.nnz))
+    factors, delta = Factors(draw(BATCH, 1, states), draw(5), structure), draw(states)
+    expected = influence_step(d, j, factors, delta, plan, form="values")
+    found = influence_step(d, j, factors, delta, plan, form="values", out=j)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert launched[: len(launched) // 2] == launched[len(launched) // 2 :]
+
+
+def test_only_j_may_be_written_over() -> None:
+    plan, structure = network(2, Regime.WALK)
+    d, j = draw(BATCH, plan.dynamics.nnz), plan.pack(draw(BATCH, plan.mask.nnz))
+    factors = Factors(draw(BATCH, 2, UNITS), draw(5), structure)
+    with pytest.raises(ValueError, match="`out` must not be `j` with this plan"):
+        influence_update(d, j, factors, plan, out=j)
+    with pytest.raises(ValueError, match="`out` must be `j` itself"):
+        influence_update(d, j, factors, plan, out=(j[0] + 0,))
 
 
 @every_plan

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from networks import autodiff, largest_difference, problem
 
-from tritonsnap import BPTT, GRU, LRU, LSTM, RFLO, RNN, RTRL, SnAp, SparsityPattern
+from tritonsnap import BPTT, GRU, LRU, LSTM, RFLO, RNN, RTRL, LeakyRNN, SnAp, SparsityPattern
 from tritonsnap.arrays import namespace, to_numpy
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.unroll import Unroll
@@ -178,10 +178,12 @@ def test_a_nan_ends_with_the_reset_of_its_row(order, like: str) -> None:
         RTRL(LSTM(inputs=3, hidden=6)),
         SnAp(LRU(inputs=3, hidden=6), 1),
         RFLO(LSTM(inputs=3, hidden=6)),
+        SnAp(LeakyRNN(inputs=3, hidden=8, density=0.3, seed=1), 1),
+        SnAp(LeakyRNN(inputs=3, hidden=8, density=0.3, seed=1, learn_leak=True), 2),
     ],
     ids=repr,
 )
-def test_a_chunk_is_its_steps_with_several_parts(learner) -> None:
+def test_a_chunk_is_its_steps_for_other_cells(learner) -> None:
     given = problem(learner.cell, "numpy", STEPS)
     given.readout = given.loss.init(learner.cell.rows, 1, dtype="float64")
     _, _, carry = run(given, learner, 1)

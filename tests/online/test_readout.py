@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tritonsnap import RNN, SnAp
 from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
 from tritonsnap.online.readout import Readout
 
@@ -127,6 +128,48 @@ def test_a_missing_target_of_weight_zero_adds_nothing(like):
         np.testing.assert_array_equal(to_numpy(params_gradient[name]), to_numpy(by_params[name]))
 
 
+@pytest.mark.parametrize("missing", [-1, OUTPUTS])
+@pytest.mark.parametrize("like", LIBRARIES)
+def test_class_ids_of_weight_zero_are_not_looked_at(like, missing):
+    readout, params, state, y, weight = example("cross_entropy", like)
+    ids = namespace(like).where(weight == 0, missing, y)
+    _, state_gradient, params_gradient = readout.gradients(params, state, ids, weight)
+    _, expected, by_params = readout.gradients(params, state, y, weight)
+    np.testing.assert_array_equal(to_numpy(state_gradient), to_numpy(expected))
+    for name in params:
+        np.testing.assert_array_equal(to_numpy(params_gradient[name]), to_numpy(by_params[name]))
+    with pytest.raises(ValueError, match=rf"`y` must hold class ids in \[0, 6\), got {missing}"):
+        readout.gradients(params, state, ids, weight + 1)
+
+
+@pytest.mark.parametrize("like", LIBRARIES)
+def test_masked_class_ids_do_not_reach_a_sequence(like):
+    xp = namespace(like)
+    rng = np.random.default_rng(0)
+    learner = SnAp(RNN(3, 4))
+    readout = Readout(OUTPUTS)
+    params, of_readout = learner.cell.init(0, like=like), readout.init(4, 0, like=like)
+    xs = xp.asarray(rng.normal(size=(5, 2, 3)).astype("float32"))
+    ids, mask = rng.integers(OUTPUTS, size=(5, 2)), np.ones((5, 2), "float32")
+    mask[1:3, 0] = 0
+    found = []
+    for missing in (0, -1):
+        ids[1:3, 0] = missing
+        loss, gradients, _ = learner.sequence(
+            params,
+            learner.init(2, like=like),
+            xs,
+            xp.asarray(ids),
+            readout,
+            readout=of_readout,
+            mask=xp.asarray(mask),
+        )
+        found.append([float(loss), *(to_numpy(one) for tree in gradients for one in tree.values())])
+    assert np.isfinite(found[0][0])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_init_is_reproducible_and_typed():
     first, second = (Readout(4).init(8, rng=3) for _ in range(2))
     np.testing.assert_array_equal(first["kernel"], second["kernel"])
@@ -152,6 +195,20 @@ def test_a_bad_class_id_under_jit_gives_nan():
     losses = jax.jit(readout)(params, state, y.at[0, 0].set(OUTPUTS))
     assert np.isnan(losses[0, 0])
     assert np.isfinite(losses.ravel()[1:]).all()
+
+
+def test_a_bad_class_id_in_a_compiled_function_gives_nan():
+    torch = pytest.importorskip("torch")
+    readout, params, state, y, weight = example("cross_entropy", "torch")
+    run = torch.compile(readout.gradients, backend="aot_eager", fullgraph=True)
+    for one, other in zip(
+        run(params, state, y, weight), readout.gradients(params, state, y, weight), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+    y[0, 0] = OUTPUTS
+    losses = run(params, state, y, weight)[0]
+    assert bool(torch.isnan(losses[0, 0]))
+    assert bool(torch.isfinite(losses.ravel()[1:]).all())
 
 
 def test_wrong_shapes_and_types_are_refused():

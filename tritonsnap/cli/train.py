@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 import tritonsnap
-from tritonsnap.arrays import LIBRARIES, fastest_library
+from tritonsnap.arrays import LIBRARIES, Library, fastest_library, import_library
 from tritonsnap.cli.errors import UserError, told_to_user
 from tritonsnap.console import INTERRUPTED
 from tritonsnap.online.checkpoint import read_config
@@ -39,6 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--backend",
         f"array library (default: the fastest installed, here {fastest_library()})",
         choices=LIBRARIES,
+    )
+    parser.add_argument(
+        "--device",
+        help="where torch computes: cpu, cuda, cuda:1, ... (default: a GPU if it sees one)",
+        metavar="NAME",
     )
     add("--cell", "kind of cell", choices=get_args(CellName))
     add("--hidden", "units of the cell", type=int, metavar="N")
@@ -95,17 +101,24 @@ def run(arguments: argparse.Namespace) -> int:
         out = Path(arguments.out) if arguments.out else _next_directory(config.task)
         if "order" in vars(arguments) and config.method != "snap":
             raise UserError(f"--order goes with --method snap only, got {config.method}")
-        training = Run(config, out, resume=arguments.resume)
+        device = _device(config.backend, arguments.device)
+    with device:
+        with told_to_user():
+            training = Run(config, out, resume=arguments.resume)
+        return _train(config, training, budget)
+
+
+def _train(config: TrainingConfig, training: Run, budget: Budget) -> int:
     print(_summary(config, training), file=sys.stderr)
     if not training.train(budget):
         print(
             f"interrupted after {training.state.step} time steps, all kept in "
-            f"{training.checkpoint}; go on with: tritonsnap train --resume --out {out}",
+            f"{training.checkpoint}; go on with: tritonsnap train --resume --out {training.out}",
             file=sys.stderr,
         )
         return INTERRUPTED
     figures = training.evaluate()
-    print(f"results in {out}")
+    print(f"results in {training.out}")
     if config.task == "copy":
         print(f"copy length reached: {figures['copy_length']}")
         return 0
@@ -113,6 +126,24 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"bigram entropy: {figures['bigram_entropy']:.2f}")
     print(f"held-out bits per character: {figures['held_out_bits_per_character']:.2f}")
     return 0
+
+
+def _device(backend: Library, name: str | None) -> AbstractContextManager[Any]:
+    """Within it torch makes its tensors on a device; other libraries find theirs themselves."""
+    if backend != "torch":
+        if name is not None:
+            raise UserError(f"--device goes with --backend torch only, got {backend}")
+        return nullcontext()
+    torch = import_library("torch")
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).cpu()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device: torch cannot compute on {name!r}: {reason}") from error
+    # a context costs time in every call of torch
+    return nullcontext() if name == "cpu" else torch.device(name)
 
 
 def _saved_config(out: Path) -> dict[str, Any]:

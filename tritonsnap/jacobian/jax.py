@@ -71,7 +71,8 @@ def make_jacobian_projection(
         zeros, values of the mask outside `keep` are dropped after decompression.
     mode
         ``"row"`` (VJPs), ``"column"`` (JVPs), ``"both"``, or ``"auto"``: per leaf what takes the
-        fewest passes.
+        fewest passes. Of equally many the VJPs, but for a function of one leaf whose products are
+        all ``matrix @ vector``: in a program for the CPU that holds the projection it takes JVPs.
     order
         See `tritonsnap.sparsity.color_rows`.
     dense_threshold

@@ -123,6 +123,11 @@ class Account(ABC):
         """
         return None
 
+    def _learner_of(self, network: Cell | Stack, order: int | None) -> SnAp:
+        if self.num_parameters > _MOST_PARAMETERS:
+            raise OverflowError(f"{self.num_parameters} parameters are too many")
+        return SnAp(network, order)
+
 
 class CellAccount(Account):
     """The account of a cell in factored form: nothing in it is as large as the parameters."""
@@ -152,9 +157,7 @@ class CellAccount(Account):
 
     def learner(self, order: int | None) -> SnAp | None:
         """The learner, up to 2^18 parameters."""
-        if self.num_parameters > _MOST_PARAMETERS:
-            raise OverflowError(f"{self.num_parameters} parameters are too many")
-        return SnAp(self.cell, order)
+        return self._learner_of(self.cell, order)
 
 
 class UnfactoredAccount(Account):
@@ -222,6 +225,10 @@ class StackAccount(Account):
                 products += [product(plan, carried=False) for plan in crossing.products]
                 products += [] if crossing.plan is None else [product(crossing.plan, carried=True)]
         return Influence(mask, products)
+
+    def learner(self, order: int | None) -> SnAp | None:
+        """The learner, up to 2^18 parameters; an exact one goes step by step."""
+        return None if self.stack.exact else self._learner_of(self.stack, order)
 
 
 def account_of(network: Any) -> Account:

@@ -72,10 +72,12 @@ def product_over_time(weights: Any, sources: Any) -> Any:
     sources : [K, batch, C]
     """
     xp = namespace_of(weights, sources)
-    if library_of(weights) == "jax":  # which leaves the layout to XLA
+    if library_of(weights) == "jax":  # XLA transposes rows faster than single numbers
         from jax import lax
 
-        return xp.einsum("kbg,kbc->bgc", weights, sources, precision=lax.Precision.HIGHEST)
+        weights, sources = xp.swapaxes(weights, 0, 1), xp.swapaxes(sources, 0, 1)
+        dimensions = (((1,), (1,)), ((0,), (0,)))
+        return lax.dot_general(weights, sources, dimensions, precision=lax.Precision.HIGHEST)
     return xp.moveaxis(weights, 0, -1) @ xp.moveaxis(sources, 0, 1)
 
 
@@ -203,6 +205,12 @@ def differentiate_loss(
 def _torch_gradients(total: Callable[..., Any], state: Any, readout: Any) -> tuple[Any, Any, Any]:
     import torch
 
+    if torch.compiler.is_compiling():  # which follows no tensor that begins to be tracked
+        from torch.func import grad_and_value
+
+        argnums = (0,) if readout is None else (0, 1)
+        gradients, loss = grad_and_value(total, argnums)(state, readout)
+        return loss, gradients[0], None if readout is None else gradients[1]
     leaves: list[Any] = []
 
     def tracked(value: Any) -> Any:

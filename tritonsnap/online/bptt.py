@@ -11,7 +11,7 @@ from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
 from tritonsnap.online.learner import Learner
 from tritonsnap.online.trees import add_trees
-from tritonsnap.online.unroll import Unroll
+from tritonsnap.online.unroll import Unroll, forward_pass
 
 
 class Moment(NamedTuple):
@@ -89,13 +89,7 @@ class BPTT(Learner):
     def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
         ready, resets = self.prepare(unroll.params), unroll.resets
-
-        def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
-            x, reset = inputs
-            linear = self.cell.linearize(ready, reset_rows(state, reset), x)
-            return linear.state, linear
-
-        state, linear = scan(forward, unroll.carry.state, (unroll.xs, resets))
+        state, linear = forward_pass(self.cell, ready, unroll.carry.state, unroll.xs, resets)
         loss, deltas, of_readout = unroll.loss(linear.state, unroll.ys, unroll.mask)
 
         def backward(adjoint: Any, inputs: Any) -> tuple[Any, Any]:

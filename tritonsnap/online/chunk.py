@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.backend import (
-    differentiate_loss,
     index_like,
     matmul,
     product_over_time,
@@ -37,10 +36,10 @@ from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.chunk_adjoint import AdjointWeights, Path, along_groups, prepare_adjoint
 from tritonsnap.online.chunk_columns import Piece
 from tritonsnap.online.chunk_groups import Groups
-from tritonsnap.online.chunk_layout import Layout, no_columns, put_together, reordered, take_apart
+from tritonsnap.online.chunk_layout import Layout, columns_at, no_columns, put_together, take_apart
 from tritonsnap.online.chunk_structure import Chunking, Elementwise
-from tritonsnap.online.trees import map_tree
-from tritonsnap.online.unroll import Unroll
+from tritonsnap.online.trees import add_trees, map_tree
+from tritonsnap.online.unroll import Unroll, forward_pass
 from tritonsnap.ops import influence_gradient
 
 if TYPE_CHECKING:
@@ -75,6 +74,16 @@ class Stretch(NamedTuple):
     resets: Any
     last: Any
 
+    @classmethod
+    def of(cls, linear: Linearization, delta: Any, resets: Any) -> Stretch:
+        """A stretch whose `last` follows from its resets."""
+        if resets is None:
+            return cls(linear, delta, None, None)
+        xp = namespace_of(delta)
+        later = xp.flip(xp.cumsum(xp.flip(resets, axis=(0,)), 0), axis=(0,))
+        last = xp.concat([later[1:] == 0, xp.ones_like(resets[:1])], axis=0)
+        return cls(linear, delta, resets, last)
+
     def at_the_end(self, values: Any) -> Any:
         """Values [K, batch, ...], zero where a reset follows, NaN or not."""
         if self.last is None:
@@ -97,45 +106,69 @@ class Stretch(NamedTuple):
         return reset_rows(values, ~self.last[0] | self.resets[0])
 
 
+class Progress(NamedTuple):
+    """What chunks have made of the influence of a cell, and its gradient so far.
+
+    Attributes
+    ----------
+    influence
+        The influence after the last chunk.
+    columns
+        The gradients that the influence at the begin of each chunk has a part in, by columns.
+    gradients
+        The others, by parameter.
+    """
+
+    influence: Layout
+    columns: Layout
+    gradients: Params
+
+
 def run_chunks(learner: SnAp, chunking: Chunking, unroll: Unroll) -> tuple[Any, Any, Carry]:
     """`Learner.sequence` on checked arguments, chunk by chunk."""
-    params, carry, xs, ys, loss_fn, mask, resets, readout = unroll
+    carry, xs = unroll.carry, unroll.xs
     xp = namespace_of(xs)
-    ready = _prepare(learner, chunking, params)
-    packing = learner.plan.packing_for(xs)
-    influence = take_apart(chunking, widened(carry))
-    running = (
-        (carry.state, influence),
-        xp.zeros((), dtype=xs.dtype),
-        no_columns(influence, packing, xs),
-        map_tree(xp.zeros_like, params),
-        map_tree(xp.zeros_like, readout),
-    )
+    ready = prepare(learner, chunking, unroll.params)
 
     def body(running: Any, inputs: Any) -> tuple[Any, None]:
-        (state, influence), *totals = running
-        after, *new = _chunk(learner, chunking, ready, state, influence, inputs, loss_fn, readout)
-        return (after, *map_tree(lambda one, other: one + other, totals, new)), None
+        state, progress, total, readout_gradients = running
+        xs, ys, mask, resets = inputs
+        state, linear = forward_pass(learner.cell, ready.steps.cell, state, xs, resets)
+        loss, delta, of_readout = unroll.loss(linear.state, ys, mask)
+        stretch = Stretch.of(linear, delta, resets)
+        progress = advance(learner, chunking, ready, progress, stretch)
+        return (state, progress, total + loss, add_trees(readout_gradients, of_readout)), None
 
-    inputs = (xs, ys, mask, resets)
-    length, steps = xs.shape[0], min(chunking.steps, xs.shape[0])
+    running = (
+        carry.state,
+        begin(learner, chunking, widened(carry), unroll.params),
+        xp.zeros((), dtype=xs.dtype),
+        map_tree(xp.zeros_like, unroll.readout),
+    )
+    running = through_chunks(body, running, unroll.series, chunking.steps)
+    state, progress, loss, readout_gradients = running
+    blocks, gradients = finish(learner, chunking, progress, loss)
+    carry = Carry(state, narrowed(blocks, carry), carry.step + xs.shape[0])
+    return unroll.result(loss, gradients, readout_gradients, carry)
+
+
+def through_chunks(body: Any, running: Any, series: Any, steps: int) -> Any:
+    """Run ``running, None = body(running, part)`` over parts of so many steps of a series."""
+    length = series[0].shape[0]
+    steps = min(steps, length)
     whole = length // steps
     if whole > 1:
-        split = map_tree(lambda a: a[: whole * steps].reshape(whole, steps, *a.shape[1:]), inputs)
+        split = map_tree(lambda a: a[: whole * steps].reshape(whole, steps, *a.shape[1:]), series)
         running, _ = scan(body, running, split)
     else:
-        running, _ = body(running, map_tree(lambda a: a[:steps], inputs))
+        running, _ = body(running, map_tree(lambda a: a[:steps], series))
     if whole * steps < length:
-        running, _ = body(running, map_tree(lambda a: a[whole * steps :], inputs))
-    (state, influence), loss, columns, gradients, readout_gradients = running
-    blocks, packed = put_together(chunking, packing, influence, columns)
-    carry = Carry(state, narrowed(blocks, carry), carry.step + length)
-    flat = packing.unpack_columns(tuple(packed), like=loss)
-    gradients = map_tree(lambda one, other: one + other, gradients, learner.by_parameter(flat))
-    return loss, gradients if readout is None else (gradients, readout_gradients), carry
+        running, _ = body(running, map_tree(lambda a: a[whole * steps :], series))
+    return running
 
 
-def _prepare(learner: SnAp, chunking: Chunking, params: Params) -> Prepared:
+def prepare(learner: SnAp, chunking: Chunking, params: Params) -> Prepared:
+    """What chunks read of the parameters; compute it once per sequence."""
     diagonal = chunking.diagonal
     return Prepared(
         learner.prepare(params),
@@ -144,38 +177,47 @@ def _prepare(learner: SnAp, chunking: Chunking, params: Params) -> Prepared:
     )
 
 
-def _chunk(
-    learner: SnAp,
-    chunking: Chunking,
-    ready: Prepared,
-    state: Any,
-    influence: Layout,
-    inputs: Any,
-    loss_fn: Any,
-    readout: Any,
-) -> tuple[tuple[Any, Layout], Any, Layout, Params, Any]:
-    """State and influence behind a chunk, its loss, and its gradients.
+def begin(
+    learner: SnAp, chunking: Chunking, influence: tuple[Any, ...], params: Params
+) -> Progress:
+    """Where the chunks of a sequence begin, from an influence in the dtype of the parameters."""
+    (like, *_) = params.values()
+    layout = take_apart(chunking, influence)
+    columns = no_columns(layout, learner.plan.packing_for(like), like)
+    return Progress(layout, columns, map_tree(namespace_of(like).zeros_like, params))
 
-    The gradients are those that the influence at its begin has a part in, by columns; the others,
-    by parameter; those of the readout.
+
+def advance(
+    learner: SnAp, chunking: Chunking, ready: Prepared, progress: Progress, stretch: Stretch
+) -> Progress:
+    """Take the influence of a cell through a chunk, and add up its gradient."""
+    influence, *new = carry_through(learner, chunking, ready, progress.influence, stretch)
+    return Progress(influence, *add_trees(progress[1:], tuple(new)))
+
+
+def finish(
+    learner: SnAp, chunking: Chunking, progress: Progress, like: Any
+) -> tuple[list[Any], Params]:
+    """The blocks of the influence, and the gradients of all parameters."""
+    packing = learner.plan.packing_for(like)
+    blocks, packed = put_together(chunking, packing, progress.influence, progress.columns)
+    flat = packing.unpack_columns(tuple(packed), like=like)
+    return blocks, add_trees(progress.gradients, learner.by_parameter(flat))
+
+
+def carry_through(
+    learner: SnAp, chunking: Chunking, ready: Prepared, influence: Layout, stretch: Stretch
+) -> tuple[Layout, Layout, Params]:
+    """The influence behind a chunk, and the gradients of the losses in it.
+
+    The gradients are those that the influence at its begin has a part in, by columns, and the
+    others, by parameter.
     """
-    xs, ys, mask, resets = inputs
-    xp = namespace_of(xs)
-
-    def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
-        x, reset = inputs
-        linear = learner.cell.linearize(ready.steps.cell, reset_rows(state, reset), x)
-        return linear.state, linear
-
-    state, linear = scan(forward, state, (xs, resets))
-    loss, delta, of_readout = differentiate_loss(loss_fn, readout, linear.state, ys, mask)
-    columns = no_columns(influence, learner.plan.packing_for(xs), xs)
-    last = None
+    linear, resets = stretch.linear, stretch.resets
+    xp = namespace_of(stretch.delta)
+    columns = no_columns(influence, learner.plan.packing_for(linear.state), linear.state)
     if resets is not None:
         influence = map_tree(lambda block: reset_rows(block, resets[0]), influence)
-        later = xp.flip(xp.cumsum(xp.flip(resets, axis=(0,)), 0), axis=(0,))
-        last = xp.concat([later[1:] == 0, xp.ones_like(resets[:1])], axis=0)
-    stretch = Stretch(linear, delta, resets, last)
     blocks, totals = list(influence.blocks), list(columns.blocks)
     groups: tuple[tuple[Any, Any], ...] = ()
     rows = []
@@ -201,8 +243,7 @@ def _chunk(
         learner.cell, linear.sources, preactivation_adjoint(learner.cell, linear.gains, adjoint)
     )
     new = Layout(tuple(blocks), tuple(values for values, _ in groups))
-    columns = Layout(tuple(totals), tuple(values for _, values in groups))
-    return (state, new), loss, columns, gradients, of_readout
+    return new, Layout(tuple(totals), tuple(values for _, values in groups)), gradients
 
 
 def _along_diagonal(
@@ -247,10 +288,13 @@ def _elementwise(
     parts = []
     for piece in one.pieces:
         gain = stretch.at_the_end(rows(stretch.linear.gains[..., piece.target, :]))
-        parts.append(product_over_time(product * gain, _shared_sources(stretch, piece)))
+        sources = _shared_sources(stretch, piece)
+        if one.order is not None and piece is one.pieces[-1]:  # what padding takes
+            sources = xp.concat([sources, xp.zeros_like(sources[..., :1])], axis=-1)
+        parts.append(product_over_time(product * gain, sources))
     new = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
     if one.order is not None:
-        new = reordered(new[..., None, :], one.order)[..., 0, :]
+        new = columns_at(new[..., None, :], one.order)[..., 0, :]
     return stretch.without_resets(rows(start[1])[..., None] * influence) + new, columns
 
 

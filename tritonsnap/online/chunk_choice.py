@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from tritonsnap.online.chunk_columns import Columns, can_chunk
 from tritonsnap.online.chunk_groups import BlockRows, adjoint_plan, gathered_step, split_by_rows
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import DynamicsStructure
+from tritonsnap.online.learner import check_chunk
 from tritonsnap.plan.blocks import ElementwiseBlock, Regime, WalkBlock
 from tritonsnap.plan.calibration import calibrated_target
 from tritonsnap.plan.cost import Target
@@ -19,8 +21,6 @@ from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.packing import Packing
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from tritonsnap.online.snap import SnAp
 
 _STEPS = (16, 32, 64, 128)
@@ -59,31 +59,67 @@ class BlockCost:
         return self.chunk_step + self.chunk / steps
 
 
-class Chunkings:
+Way = TypeVar("Way")
+
+
+class Ways(ABC, Generic[Way]):
     """The ways of one learner through sequences, each found once."""
 
-    def __init__(self, structure: FactorStructure, dynamics: DynamicsStructure) -> None:
-        self.structure = structure
-        self.dynamics = dynamics
-        self._costs: dict[str, list[BlockCost]] = {}
-        self._made: dict[tuple[object, ...], Chunking | None] = {}
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], Way | None] = {}
+
+    def find_for(self, chunk: Any, packing: Packing, xs: Any) -> Way | None:
+        """How to go through `xs` [T, batch, inputs]; see `Learner.chunking`."""
+        check_chunk(chunk)
+        if chunk == 1 or packing.target.canonical:
+            if chunk not in ("auto", 1):
+                raise ValueError(f"`chunk` must be 'auto' or 1 for tensors on a GPU, got {chunk!r}")
+            return None
+        return self.find(chunk, packing.target.name, *xs.shape[:2])
 
     def find(
         self, chunk: int | Literal["auto"], target: str, length: int, batch: int
-    ) -> Chunking | None:
+    ) -> Way | None:
         """How to go through a sequence; None for step by step."""
         if chunk == "auto" and length < 2 * _LEAST_STEPS:
             return None
         wanted = (chunk, target, length, batch) if chunk == "auto" else (chunk, target)
-        if wanted not in self._made:
-            costs = self.costs(target)
-            if chunk == "auto":
-                steps, chosen = _cheapest(costs, length, batch, calibrated_target(target).block)
-            else:
-                steps = int(chunk)
-                chosen = {n: c.regime for n, c in enumerate(costs) if c.regime is not None}
-            self._made[wanted] = self._build(target, steps, chosen)
-        return self._made[wanted]
+        if wanted not in self._found:
+            steps, chosen = _choose(self.by_layer(target), chunk, target, length, batch)
+            self._found[wanted] = self.make(target, steps, chosen) if any(chosen) else None
+        return self._found[wanted]
+
+    @abstractmethod
+    def by_layer(self, target: str) -> list[list[BlockCost]]:
+        """The predicted costs of the blocks of each layer with memory."""
+
+    @abstractmethod
+    def make(self, target: str, steps: int, chosen: list[dict[int, Regime]]) -> Way:
+        """Chunks of so many steps, of the blocks `chosen` of each layer; others are stepped."""
+
+
+class Chunkings(Ways[Chunking]):
+    """The ways of the learner of a cell."""
+
+    def __init__(self, structure: FactorStructure, dynamics: DynamicsStructure) -> None:
+        super().__init__()
+        self.structure = structure
+        self.dynamics = dynamics
+        self._costs: dict[str, list[BlockCost]] = {}
+        self._made: dict[tuple[object, ...], Chunking] = {}
+
+    def by_layer(self, target: str) -> list[list[BlockCost]]:
+        """The predicted costs of each block, of the only layer."""
+        return [self.costs(target)]
+
+    def make(self, target: str, steps: int, chosen: list[dict[int, Regime]]) -> Chunking:
+        """Chunks of so many steps; see `Ways.make`."""
+        (own,) = chosen
+        key = (target, steps, *sorted(own.items()))
+        if key not in self._made:
+            packing = self.structure.plan.packing(target)
+            self._made[key] = Chunking.build(steps, self.structure, self.dynamics, packing, own)
+        return self._made[key]
 
     def costs(self, target: str) -> list[BlockCost]:
         """The predicted costs of each block."""
@@ -96,38 +132,62 @@ class Chunkings:
             ]
         return self._costs[target]
 
-    def _build(self, target: str, steps: int, chosen: dict[int, Regime]) -> Chunking | None:
-        if not chosen:
-            return None
-        key = (target, steps, *sorted(chosen.items()))
-        if key not in self._made:
-            packing = self.structure.plan.packing(target)
-            self._made[key] = Chunking.build(steps, self.structure, self.dynamics, packing, chosen)
-        return self._made[key]
+
+def _choose(
+    layers: list[list[BlockCost]],
+    chunk: int | Literal["auto"],
+    target: str,
+    length: int,
+    batch: int,
+) -> tuple[int, list[dict[int, Regime]]]:
+    """The steps of a chunk, the same for all layers, and which blocks of each are chunked.
+
+    "auto" gives those whose predicted time is least: none at all to go step by step.
+    """
+    if chunk == "auto":
+        return _cheapest(layers, length, batch, calibrated_target(target).block)
+    return int(chunk), [
+        {n: cost.regime for n, cost in enumerate(costs) if cost.regime is not None}
+        for costs in layers
+    ]
 
 
 def _cheapest(
-    costs: list[BlockCost], length: int, batch: int, overhead: float
-) -> tuple[int, dict[int, Regime]]:
-    """The number of steps and the blocks whose predicted time is least; none to go by steps."""
-    values = sum(cost.values for cost in costs) * batch
-    total = sum(batch * cost.stepping + overhead for cost in costs)
-    best: tuple[float, int, dict[int, Regime]] = (total, 1, {})
+    layers: list[list[BlockCost]], length: int, batch: int, overhead: float
+) -> tuple[int, list[dict[int, Regime]]]:
+    every = [cost for costs in layers for cost in costs]
+    values = sum(cost.values for cost in every) * batch
+    least = sum(batch * cost.stepping + overhead for cost in every)
+    best: tuple[int, list[dict[int, Regime]]] = (1, [{} for _ in layers])
     for steps in sorted({_even(length, steps) for steps in _STEPS}):
-        chosen: dict[int, Regime] = {}
-        total, kept = 0.0, 0
-        for numbers in _together(costs):
-            stepping = batch * sum(costs[number].stepping for number in numbers)
-            chunked = batch * sum(costs[number].chunked(steps) for number in numbers)
-            for number in numbers if chunked < stepping else ():
-                regime = costs[number].regime
-                assert regime is not None
-                chosen[number] = regime
-                kept += costs[number].kept * batch * steps
-            total += min(stepping, chunked) + len(numbers) * overhead
-        if kept <= max(_SMALL, values) and steps >= _LEAST_STEPS and total < 0.97 * best[0]:
-            best = (total, steps, chosen)
-    return best[1], best[2]
+        found = [_faster_chunked(costs, steps, batch, overhead) for costs in layers]
+        total = sum(layer_total for layer_total, _ in found)
+        chosen = [of_layer for _, of_layer in found]
+        kept = sum(
+            costs[number].kept * batch * steps
+            for costs, of_layer in zip(layers, chosen, strict=True)
+            for number in of_layer
+        )
+        if kept <= max(_SMALL, values) and steps >= _LEAST_STEPS and total < 0.97 * least:
+            least, best = total, (steps, chosen)
+    return best
+
+
+def _faster_chunked(
+    costs: list[BlockCost], steps: int, batch: int, overhead: float
+) -> tuple[float, dict[int, Regime]]:
+    """The predicted time of a step, and the blocks of a layer that chunks make faster."""
+    chosen: dict[int, Regime] = {}
+    total = 0.0
+    for numbers in _together(costs):
+        stepping = batch * sum(costs[number].stepping for number in numbers)
+        chunked = batch * sum(costs[number].chunked(steps) for number in numbers)
+        for number in numbers if chunked < stepping else ():
+            regime = costs[number].regime
+            assert regime is not None
+            chosen[number] = regime
+        total += min(stepping, chunked) + len(numbers) * overhead
+    return total, chosen
 
 
 def _together(costs: list[BlockCost]) -> list[list[int]]:
@@ -164,6 +224,8 @@ def _block_cost(
     if isinstance(block, ElementwiseBlock):
         pieces, order = columns.pieces(gather=False)
         entries = num_groups * sum(piece.count for piece in pieces)
+        if order is not None:  # each column reads a source of its own
+            stepping += 2 * price.element * values
         return BlockCost(
             Regime.ELEMENTWISE,
             stepping,
@@ -216,16 +278,13 @@ def predicted_seconds(
     learner: SnAp, chunk: int | Literal["auto"], target: str, length: int, batch: int
 ) -> float:
     """What the influence of a sequence is predicted to take, without the forward pass."""
-    costs = learner.chunkings.costs(target)
+    layers = learner.chunkings.by_layer(target)
     overhead = calibrated_target(target).block
-    chosen: Container[int]
-    if chunk == "auto":
-        steps, chosen = _cheapest(costs, length, batch, overhead)
-    else:
-        steps = int(chunk)
-        chosen = {n for n, c in enumerate(costs) if steps > 1 and c.regime is not None}
+    steps, chosen = _choose(layers, chunk, target, length, batch)
     each = sum(
-        batch * (cost.chunked(steps) if number in chosen else cost.stepping) + overhead
+        batch * (cost.chunked(steps) if steps > 1 and number in of_layer else cost.stepping)
+        + overhead
+        for costs, of_layer in zip(layers, chosen, strict=True)
         for number, cost in enumerate(costs)
     )
     return length * each * 1e-9

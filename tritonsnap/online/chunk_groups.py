@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.chunk_columns import Columns, Piece
-from tritonsnap.plan.blocks import Block, Regime, WalkBlock
+from tritonsnap.plan.blocks import Block, DenseBlock, Regime, WalkBlock
 from tritonsnap.plan.calibration import calibrated_target
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.cost import Target, group_costs, partition
@@ -181,7 +181,8 @@ class BlockRows:
         """Read them from a walk or a dense block."""
         num_rows = dynamics.shape[0]
         if not isinstance(block, WalkBlock):
-            supports = np.asarray(block.mask_support, np.int64)  # type: ignore[union-attr]
+            assert isinstance(block, DenseBlock)
+            supports = np.asarray(block.mask_support, np.int64)
             inside = supports < num_rows
             places = np.where(inside, np.arange(supports.size).reshape(supports.shape), inside.size)
             lasting = _lasting_rows(supports, dynamics)

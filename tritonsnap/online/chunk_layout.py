@@ -130,13 +130,17 @@ def _concat(parts: list[Any], axis: int) -> Any:
 
 
 def reordered(values: Any, order: Any) -> Any:
-    """[batch, G, S, C]: the columns `order` [G, C] of `values` [batch, G, S, L]."""
-    xp = namespace_of(values)
-    batch, num_groups, size, length = values.shape
+    """[batch, G, S, C]: the columns `order` [G, C] of `values` [batch, G, S, L], zero at L."""
     if order.shape[1] == 0:
         return values[..., :0]
-    row = xp.arange(num_groups * size).reshape(num_groups, size, 1) * (length + 1)
-    index = row + index_like(values, order)[:, None, :]
-    zero = xp.zeros((batch, num_groups, size, 1), dtype=values.dtype)
-    bordered = xp.concat([values, zero], axis=-1).reshape(batch, -1)
-    return take(bordered, index)
+    xp = namespace_of(values)
+    zero = xp.zeros((*values.shape[:3], 1), dtype=values.dtype)
+    return columns_at(xp.concat([values, zero], axis=-1), order)
+
+
+def columns_at(values: Any, order: Any) -> Any:
+    """[batch, G, S, C]: the columns `order` [G, C], all there, of `values` [batch, G, S, L]."""
+    xp = namespace_of(values)
+    batch, num_groups, size, length = values.shape
+    row = xp.arange(num_groups * size).reshape(num_groups, size, 1) * length
+    return take(values.reshape(batch, -1), row + index_like(values, order)[:, None, :])

@@ -22,10 +22,9 @@ from tritonsnap.online.trees import leaves_of, named_leaves
 from tritonsnap.online.unroll import LossFunction, Unroll
 
 if TYPE_CHECKING:
-    from tritonsnap.online.stack.network import Stack
-
-if TYPE_CHECKING:
     from tritonsnap.online.chunk_structure import Chunking
+    from tritonsnap.online.stack.chunks import StackChunking
+    from tritonsnap.online.stack.network import Stack
 
 
 class Learner(ABC):
@@ -157,7 +156,7 @@ class Learner(ABC):
         resets: Any = None,
         *,
         readout: Any = None,
-        chunk: int | Literal["auto"] | Chunking | None = "auto",
+        chunk: int | Literal["auto"] | Chunking | StackChunking | None = "auto",
     ) -> tuple[Any, Any, Carry]:
         """Go through a sequence and add up its gradient.
 
@@ -187,7 +186,8 @@ class Learner(ABC):
             Steps K that are gone through at once: the influence is then read and written once a
             chunk in place of once a step, at a memory of K steps; results are equal to rounding.
             1 goes step by step, "auto" takes what the cost model predicts to be fastest. Only
-            `SnAp` and `RTRL` on the CPU and in JAX have chunks. Within `jax.jit` give what
+            `SnAp` and `RTRL` on the CPU and in JAX have chunks, of cells in factored form and of
+            stacks layer by layer. Within `jax.jit` give what
             `chunking` returned outside, as an argument of the compiled function: else its index
             arrays become constants of the program.
 
@@ -206,6 +206,10 @@ class Learner(ABC):
             That name the argument, for wrong shapes, dtypes or mixed libraries.
         """
         unroll = Unroll(params, carry, xs, ys, loss_fn, mask, resets, readout)
+        if "torch" in sys.modules:
+            from tritonsnap.online.torch_sequence import make_ready
+
+            make_ready(self, chunk, xs)
         self._check_unroll(unroll)
         chunking = None if chunk is None else self.chunking(chunk, xs)
         if library_of(xs) == "jax":
@@ -214,7 +218,7 @@ class Learner(ABC):
             return run(self, chunking, unroll)
         return self.run(chunking, unroll)
 
-    def chunking(self, chunk: int | Literal["auto"] | Chunking, xs: Any) -> Chunking | None:
+    def chunking(self, chunk: Any, xs: Any) -> Any:
         """How `sequence` goes through `xs` [T, batch, inputs]; None for step by step.
 
         Raises
@@ -229,7 +233,7 @@ class Learner(ABC):
             )
         return None
 
-    def run(self, chunking: Chunking | None, unroll: Unroll) -> tuple[Any, Any, Carry]:
+    def run(self, chunking: Any, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
         return self.run_sequence(unroll)
 

@@ -92,11 +92,11 @@ class Readout:
         Raises
         ------
         ValueError
-            If shapes do not fit or a class id is outside ``[0, outputs)``. Inside ``jax.jit`` ids
-            have no values yet: there a bad id gives a NaN loss.
+            If shapes do not fit or a class id is outside ``[0, outputs)``. Inside ``jax.jit`` and
+            ``torch.compile`` ids have no values yet: there a bad id gives a NaN loss.
         """
         outputs = self.outputs_of(params, state)
-        losses, _ = self._losses_and_errors(outputs, y)
+        losses, _ = self._losses_and_errors(outputs, y, None)
         return losses
 
     def gradients(
@@ -114,7 +114,7 @@ class Readout:
             Class ids ``[...]`` or values ``[..., outputs]``.
         weight
             ``[...]``, usually a mask of zeros and ones; None for ones. What has weight zero adds
-            nothing, even where `y` is NaN.
+            nothing, even where `y` is NaN or no class id, such as -1: there the loss is NaN.
 
         Returns
         -------
@@ -124,14 +124,21 @@ class Readout:
             ``[..., hidden]``.
         params_gradient
             Like `params`.
+
+        Raises
+        ------
+        ValueError
+            As a call does; class ids of weight zero are not looked at.
         """
         outputs = self.outputs_of(params, state)
         xp = namespace_of(state)
-        losses, error = self._losses_and_errors(outputs, y)
         if weight is not None:
             library_of_arguments({"state": state, "weight": weight})
-            if tuple(weight.shape) != tuple(losses.shape):
-                raise ValueError(f"`weight` must be {list(losses.shape)}, got {list(weight.shape)}")
+            rows = tuple(outputs.shape[:-1])
+            if tuple(weight.shape) != rows:
+                raise ValueError(f"`weight` must be {list(rows)}, got {list(weight.shape)}")
+        losses, error = self._losses_and_errors(outputs, y, weight)
+        if weight is not None:
             weight = xp.astype(weight, error.dtype)[..., None]
             error = xp.where(weight != 0, error * weight, xp.zeros_like(error))
         flat_error = xp.reshape(error, (-1, self.outputs))
@@ -158,8 +165,8 @@ class Readout:
             if "float" not in str(array.dtype):
                 raise TypeError(f"`{name}` must have a floating-point dtype, got {array.dtype}")
 
-    def _losses_and_errors(self, outputs: Any, y: Any) -> tuple[Any, Any]:
-        """Losses ``[...]`` and their derivatives by the outputs ``[..., outputs]``."""
+    def _losses_and_errors(self, outputs: Any, y: Any, weight: Any) -> tuple[Any, Any]:
+        """Losses ``[...]`` and their derivatives by the outputs ``[..., outputs]``, unweighted."""
         library_of_arguments({"state": outputs, "y": y})
         xp = namespace_of(outputs)
         rows = tuple(outputs.shape[:-1])
@@ -172,10 +179,10 @@ class Readout:
         if not xp.isdtype(y.dtype, "integral"):
             raise TypeError(f"`y` must hold integer class ids, got {y.dtype}")
         inside = (y >= 0) & (y < self.outputs)
-        if not _is_traced(y) and not bool(xp.all(inside)):
+        bad = ~inside if weight is None else ~inside & (weight != 0)
+        if not _is_traced(bad) and bool(xp.any(bad)):
             raise ValueError(
-                f"`y` must hold class ids in [0, {self.outputs}), got {int(xp.min(y))} to "
-                f"{int(xp.max(y))}"
+                f"`y` must hold class ids in [0, {self.outputs}), got {int(y[bad][0])}"
             )
         classes = xp.arange(self.outputs, dtype=y.dtype, device=device_of(y))
         chosen = y[..., None] == classes
@@ -188,5 +195,8 @@ class Readout:
 
 
 def _is_traced(array: Any) -> bool:
-    jax = sys.modules.get("jax")
+    """Whether an array has no values yet, because a program is made of what is done to it."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return bool(torch.compiler.is_compiling())
     return jax is not None and isinstance(array, jax.core.Tracer)

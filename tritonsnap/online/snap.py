@@ -10,17 +10,17 @@ import numpy as np
 from tritonsnap.arrays import Library, library_of, namespace, namespace_of
 from tritonsnap.checks import check_choice
 from tritonsnap.online.backend import reset_rows, scan, untracked
-from tritonsnap.online.carry import Carry, narrowed, widened
+from tritonsnap.online.carry import Carry, memory_of_steps, narrowed, widened
 from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 from tritonsnap.online.chunk import run_chunks
-from tritonsnap.online.chunk_choice import Chunkings
+from tritonsnap.online.chunk_choice import Chunkings, Ways
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import (
     DynamicsStructure,
     dynamics_pattern,
     immediate_pattern,
 )
-from tritonsnap.online.learner import Learner, check_chunk
+from tritonsnap.online.learner import Learner
 from tritonsnap.online.trees import add_trees, map_tree
 from tritonsnap.online.unroll import Unroll
 from tritonsnap.ops import influence_gradient, influence_step, influence_update
@@ -173,6 +173,7 @@ class SnAp(Learner):
         ready, xs = self.prepare(unroll.params), unroll.xs
         xp = namespace_of(xs)
         packing = self.plan.packing_for(xs)
+        written_to = memory_of_steps(packing, unroll.carry)
         start = (
             unroll.carry,
             xp.zeros((), dtype=xs.dtype),
@@ -185,7 +186,10 @@ class SnAp(Learner):
             x, y, weight, reset = inputs
             state, operands, options = self._linearized(ready, carry, x, reset)
             loss, delta, of_readout = unroll.loss(state, y, weight)
-            influence, own = influence_step(*operands, delta, self.plan, packed=True, **options)
+            out = written_to(operands[1])
+            influence, own = influence_step(
+                *operands, delta, self.plan, packed=True, out=out, **options
+            )
             carry = Carry(state, narrowed(influence, carry), carry.step + 1)
             gradients = tuple(one + new for one, new in zip(gradients, own, strict=True))
             readout_gradients = add_trees(readout_gradients, of_readout)
@@ -206,16 +210,10 @@ class SnAp(Learner):
             if not chunk.digest.startswith(host.structure.digest):
                 raise ValueError(f"`chunk` must be a chunking of {self!r}, got that of another")
             return chunk
-        check_chunk(chunk)
-        packing = self.plan.packing_for(xs)
-        if chunk == 1 or packing.target.canonical:
-            if chunk not in ("auto", 1):
-                raise ValueError(f"`chunk` must be 'auto' or 1 for tensors on a GPU, got {chunk!r}")
-            return None
-        return host.chunkings.find(chunk, packing.target.name, *xs.shape[:2])
+        return host.chunkings.find_for(chunk, self.plan.packing_for(xs), xs)
 
     @cached_property
-    def chunkings(self) -> Chunkings:
+    def chunkings(self) -> Ways[Any]:
         """The ways through a sequence that were asked for so far."""
         return Chunkings(self.structure, self.dynamics)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tritonsnap.online.backend import differentiate_loss
+from tritonsnap.online.backend import differentiate_loss, reset_rows, scan
 from tritonsnap.online.carry import Carry
-from tritonsnap.online.cell import Params
+from tritonsnap.online.cell import Cell, Linearization, Params, Prepared
 
 LossFunction = Callable[..., Any]
 
@@ -63,3 +63,30 @@ class Unroll(NamedTuple):
     ) -> tuple[Any, Any, Carry]:
         """What `Learner.sequence` returns: the readout's gradient only where there is a readout."""
         return loss, gradients if self.readout is None else (gradients, of_readout), carry
+
+
+def forward_pass(
+    cell: Cell, ready: Prepared, state: Any, xs: Any, resets: Any
+) -> tuple[Any, Linearization]:
+    """The state behind some steps, and the partial derivatives of each, stacked.
+
+    Parameters
+    ----------
+    cell
+        The network.
+    ready
+        What `cell.prepare` returned.
+    state : [batch, rows]
+        The state before the first step.
+    xs : [K, batch, inputs]
+        The inputs.
+    resets : bool [K, batch] or None
+        Rows whose state is zeroed before the step.
+    """
+
+    def forward(state: Any, inputs: Any) -> tuple[Any, Linearization]:
+        x, reset = inputs
+        linear = cell.linearize(ready, reset_rows(state, reset), x)
+        return linear.state, linear
+
+    return scan(forward, state, (xs, resets))

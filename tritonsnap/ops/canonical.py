@@ -46,7 +46,10 @@ class Addend:
     row_scale: Any = None
 
     def arguments(self, unused: Any) -> dict[str, Any]:
-        """By name; `unused` stands for arrays that the mode does not read."""
+        """By name; `unused`, which must not be written to, stands for what the mode does not read.
+
+        XLA would copy an operand that is both read and written over.
+        """
         arrays = {
             name: unused if getattr(self, name) is None else getattr(self, name)
             for name in ("added", "gains", "sources", "row_scale")
@@ -108,7 +111,7 @@ def walk_arguments(
         "color num_whole num_values batch d_stride x_units out_units scale_stride added_stride "
         "gain_stride source_stride num_rows num_columns num_units num_colors square scaled mode",
         _structure(block)
-        | addend.arguments(x)
+        | addend.arguments(d)
         | {
             "d": d,
             "x": x,
@@ -133,7 +136,7 @@ def group_arguments(
         "scale_stride added_stride gain_stride source_stride num_rows num_inner num_columns "
         "num_units num_targets num_colors scaled mode",
         _structure(block)
-        | addend.arguments(x)
+        | addend.arguments(d)
         | {
             "tiles": block.dense_tiles,
             "d": d,
@@ -173,11 +176,11 @@ def snap1_arguments(
         "units scale_stride added_stride gain_stride source_stride num_rows num_targets num_colors "
         "scaled mode",
         _structure(block)
-        | addend.arguments(x)
+        | addend.arguments(d)
         | {
             "d": d,
             "x": x,
-            "delta": x if delta is None else delta,
+            "delta": d if delta is None else delta,
             "num_tiles": len(block.tiles),
             "num_values": num_values,
             "num_entries": num_entries,

@@ -49,10 +49,11 @@ def product(
     precision: str,
     row_scale: Array | None = None,
     immediate: Factors | Compressed | None = None,
+    over: bool = False,
 ) -> Array:
     """``M * (diag(row_scale) D X)`` and the immediate Jacobian, ``[..., padded nnz]``.
 
-    In one launch, or in two for a plan of both regimes.
+    In one launch, or in two for a plan of both regimes. It is laid over `x` if `over`.
     """
     batch = _common_batch(x, dynamics, row_scale, immediate)
     if not packing.groups.mask.nnz:
@@ -64,9 +65,12 @@ def product(
         _addend(immediate, row_scale, batch),
         precision,
     )
-    out, *rest = (run(launch, one, x.dtype)["out"] for one in launches)
+    out, *rest = (run(launch, one, x.dtype, over)["out"] for one in launches)
     block = block_of(packing)
-    if not block.elementwise and len(block.dense_tiles):  # the last launch writes only its groups
+    # what is laid over X keeps the zeros behind X's last value
+    if (
+        not over and not block.elementwise and len(block.dense_tiles)
+    ):  # the last launch writes only its groups
         walked, dense = (out, *rest) if rest else (jnp.zeros_like(out), out)
         out = jnp.where(_dense_values(packing), dense, walked)
     return out.reshape(*batch, block.mask_values)
@@ -80,8 +84,12 @@ def step(
     delta: Array,
     row_scale: Array | None,
     immediate: Factors | Compressed,
+    over: bool = False,
 ) -> tuple[Array, Array]:
-    """A step of SnAp-1, ``[..., padded nnz]``, and its gradient ``[p]``, in one launch."""
+    """A step of SnAp-1, ``[..., padded nnz]``, and its gradient ``[p]``, in one launch.
+
+    The influence is laid over `x` if `over`.
+    """
     batch = jnp.broadcast_shapes(_common_batch(x, dynamics, row_scale, immediate), delta.shape[:-1])
     one = step_launch(
         packing,
@@ -90,7 +98,7 @@ def step(
         _addend(immediate, row_scale, batch),
         full_batch(delta, batch),
     )
-    found = run(launch, one, x.dtype)
+    found = run(launch, one, x.dtype, over)
     out, nnz = found["out"], packing.groups.mask.nnz
     return out.reshape(*batch, out.shape[-1]), found["gradient"][:nnz]
 

@@ -65,7 +65,7 @@ def product_launches(
         counts = (shape[0], packing.dynamics.nnz, num_values)
         arguments = snap1_arguments(block, dynamics.values, x, addend, None, counts)
         outputs = {"gradient": (UNIT,), **outputs}
-        return [KernelLaunch(SNAP1_UPDATE, arguments, outputs, sizes)]
+        return [KernelLaunch(SNAP1_UPDATE, arguments, outputs, sizes, in_place=block.in_place)]
     launches = []
     if len(block.tiles):
         arguments = walk_arguments(block, dynamics.values, x, addend, shape, num_values)
@@ -76,7 +76,7 @@ def product_launches(
         sizes = {"rows": block.dense_shape.rows, "columns": columns, "batch": batch}
         arguments = group_arguments(block, dynamics.dense, x, addend, shape)
         own = precision if str(x.dtype).removeprefix("torch.") == "float32" else "ieee"
-        launches.append(KernelLaunch(kernel, arguments, outputs, sizes, own))
+        launches.append(KernelLaunch(kernel, arguments, outputs, sizes, own, block.in_place))
     return launches
 
 
@@ -94,6 +94,7 @@ def step_launch(
         snap1_arguments(block, dynamics.values, x, addend, delta, counts),
         {"gradient": (block.mask_values,), "out": (batch, block.mask_values)},
         {"values": num_values, "batch": batch},
+        in_place=block.in_place,
     )
 
 

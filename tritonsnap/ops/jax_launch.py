@@ -3,9 +3,9 @@
 `jax_triton.triton_call` has neither batching nor derivatives, and imports only where there is a
 GPU plugin: so it is called, and imported, while a primitive is lowered.
 
-Outputs are never laid over inputs: of an aliased pair jax-triton 0.3 gives a kernel both pointers
-and 0.4 one, for which every kernel would need a second signature. And XLA would first copy an
-influence that lives on.
+An output is laid over an input only where the caller says so: XLA first copies an input that is
+needed later. jax-triton 0.3 then gives the kernel both pointers, 0.4 only that of the input, which
+therefore comes in the output's place: given twice, XLA would copy it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import functools
 import importlib.metadata
 import inspect
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -41,6 +42,7 @@ class Launch(Protocol):
         sizes: Sizes,
         dtype: Any,
         precision: str = "ieee",
+        over: bool = False,
     ) -> tuple[Array, ...]:
         """Run a kernel.
 
@@ -58,13 +60,18 @@ class Launch(Protocol):
             T of the kernel's signature.
         precision
             Of `tl.dot`.
+        over
+            Whether to lay `out` over `x`.
         """
         ...
 
 
-def run(launch: Launch, one: KernelLaunch, dtype: Any) -> dict[str, Array]:
-    """The outputs of a launch by name."""
-    found = launch(one.kernel, one.arguments, one.outputs, one.sizes, dtype, one.precision)
+def run(launch: Launch, one: KernelLaunch, dtype: Any, over: bool = False) -> dict[str, Array]:
+    """The outputs of a launch by name; `out` laid over `x` if `over`."""
+    if over and not one.in_place:
+        raise ValueError(f"`{one.kernel.name}` needs the memory of `x` and of `out`")
+    arguments = (one.kernel, one.arguments, one.outputs, one.sizes, dtype, one.precision)
+    found = launch(*arguments, over=over)
     return dict(zip(one.outputs, found, strict=True))
 
 
@@ -79,6 +86,8 @@ class KernelCall(NamedTuple):
         Shapes and dtypes.
     grid, constexprs, options
         How many programs, and the kernel's constexprs and launch options.
+    over
+        The input that an output is laid over, and that output, or None.
     """
 
     inputs: tuple[Any, ...]
@@ -86,6 +95,7 @@ class KernelCall(NamedTuple):
     grid: tuple[int, ...]
     constexprs: Mapping[str, Any]
     options: Mapping[str, int]
+    over: tuple[int, int] | None = None
 
 
 def kernel_call(
@@ -96,6 +106,7 @@ def kernel_call(
     sizes: Sizes,
     dtype: Any,
     precision: str = "ieee",
+    over: bool = False,
 ) -> KernelCall:
     """Look up the config of a launch on `device` and put its arguments in order."""
     kind = _NAMES[str(jnp.dtype(dtype))]
@@ -110,6 +121,7 @@ def kernel_call(
         grid=kernel.programs({**arguments, **config}),
         constexprs=kernel.constexprs(config, precision, hip=device.is_hip),
         options={name: value for name, value in config.items() if name in OPTIONS},
+        over=(order.index("x"), list(outputs).index("out")) if over else None,
     )
 
 
@@ -149,24 +161,35 @@ def explained(platform: str) -> Iterator[None]:
 
 def _triton_call(device: Device, kernel: Kernel, call: KernelCall) -> tuple[Array, ...]:
     library = _jax_triton()
-    options: dict[str, Any] = dict(call.options)
+    options: dict[str, Any] = {**call.options, **call.constexprs}
+    inputs = list(call.inputs)
     if "out_type" in inspect.signature(library.triton_call).parameters:
         options |= {
             "out_type": call.outputs,
             "backend_options": {"enable_fp_fusion": True},
         }
+        if call.over is not None:
+            source, output = call.over
+            inputs[source] = inputs[list(kernel.signature).index("d")]  # not read
+            options |= {
+                "out": call.inputs[source],
+                "IN_PLACE": True,
+                "input_output_aliases": {len(inputs): output},
+            }
     else:
         options |= {"out_shape": call.outputs, "enable_fp_fusion": True}
+        if call.over is not None:
+            source, output = call.over
+            arrays = sum(hasattr(one, "shape") for one in inputs[:source])
+            options["input_output_aliases"] = {arrays: output}
     if not device.is_hip:
         options["compute_capability"] = int(device.arch.removeprefix("sm_"))
-    found = library.triton_call(
-        *call.inputs,
-        kernel=kernel.function,
-        grid=call.grid,
-        name=kernel.name,
-        **options,
-        **call.constexprs,
-    )
+    with warnings.catch_warnings():
+        # what 0.4 has instead of aliases mutates a `jax.Ref`, which a lowering has no place for
+        warnings.filterwarnings("ignore", "input_output_aliases", DeprecationWarning)
+        found = library.triton_call(
+            *inputs, kernel=kernel.function, grid=call.grid, name=kernel.name, **options
+        )
     return tuple(found)
 
 

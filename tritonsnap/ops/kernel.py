@@ -220,6 +220,8 @@ class KernelLaunch(NamedTuple):
         What the config is looked up by.
     precision
         Of `tl.dot`.
+    in_place
+        Whether `out` may be `x`.
     """
 
     kernel: Kernel
@@ -227,6 +229,7 @@ class KernelLaunch(NamedTuple):
     outputs: Mapping[str, tuple[int, ...]]
     sizes: Sizes
     precision: str = "ieee"
+    in_place: bool = False
 
 
 def config_space(**values: Sequence[int]) -> tuple[Config, ...]:

@@ -57,13 +57,13 @@ class CanonicalBlock:
         Whether every column of X and of M has one row: then value and column have one number.
     square
         Whether X and M have the same supports: then `run_x` and `x_begin` are not read.
-    complete
-        Whether the programs together write all of M.
     dense_shape, aligned
         What one program of a dense product owns, and whether the columns of all dense groups are
         aligned to 8 values, for shapes that are large enough to gain by it.
     in_place
-        Whether every program reads all that it needs before it writes, and only its own.
+        Whether M's values may be written over X's: every program then reads only what it writes
+        itself, and all of it first. So where every column has one row, or where dense products
+        are all there is and each owns whole columns. A walk reads what its neighbours write.
     run_column, run_value, run_x : [K + 1]
         First column of each run, and where its values begin in M and in X.
     run_group : [K]

@@ -191,6 +191,11 @@ class Packing:
         return sum(array.nbytes for array in {id(array): array for array in self.arrays()}.values())
 
     @property
+    def in_place(self) -> bool:
+        """Whether the `out` of an update may be its `j`; on the CPU always."""
+        return all(block.in_place for block in self.blocks if isinstance(block, CanonicalBlock))
+
+    @property
     def wants_dense(self) -> bool:
         """Whether D is best given as a dense matrix: something gathers it, nothing forbids it."""
         parts = (part for block in self.blocks for part in parts_of(block))

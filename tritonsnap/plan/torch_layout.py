@@ -177,8 +177,11 @@ def torch_packing(plan: DsmmPlan, like: Tensor) -> Packing:
 
 @torch.compiler.assume_constant_result
 def _build_packing(plan: DsmmPlan, target: str | None) -> int:
-    """Build it as plain Python: `torch.compile` would trace the NumPy code of a first use."""
-    return len(plan.packing(target).digest)
+    """Build it as plain Python: `torch.compile` would trace the NumPy code of a first use.
+
+    So it would that of the sizes by which operators check their operands.
+    """
+    return len(plan.packing(target).digest) + plan.dynamics.nnz + plan.x.nnz + plan.mask.nnz
 
 
 def pack(packing: Packing, values: Tensor, side: Side) -> tuple[Tensor, ...]:

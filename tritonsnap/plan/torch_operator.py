@@ -174,7 +174,7 @@ class PlanOperator(ABC):
     def _cpu(self, operands: list[Tensor], call: str) -> list[Tensor]:
         dtype = common_dtype(operands)
         wide = torch.promote_types(dtype, torch.float32)
-        arrays = [_as_array(one, wide) for one in operands]
+        arrays = [as_array(one, wide) for one in operands]
         found = self.run(find_call(call), *arrays)
         outputs = [torch.from_numpy(np.ascontiguousarray(array)) for array in found]
         return outputs if wide == dtype else [output.to(dtype) for output in outputs]
@@ -271,14 +271,16 @@ def _differentiable(operator: PlanOperator) -> Any:
 
 def is_plain(operands: Sequence[Tensor]) -> bool:
     """Whether nothing watches or transforms what is done with the operands."""
-    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+    if torch._C._len_torch_dispatch_stack() or is_transformed(operands):
         return False
-    if forward_ad._current_level >= 0:
-        return False
-    differentiated = torch.is_grad_enabled()
-    return all(
-        type(one) is Tensor and not (differentiated and one.requires_grad) for one in operands
-    )
+    return all(type(one) is Tensor for one in operands)
+
+
+def is_transformed(operands: Sequence[Tensor]) -> bool:
+    """Whether derivatives are taken of what is done with the operands, or it is mapped over."""
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and any(one.requires_grad for one in operands)
 
 
 def common_dtype(operands: Sequence[Tensor]) -> torch.dtype:
@@ -290,7 +292,7 @@ def common_dtype(operands: Sequence[Tensor]) -> torch.dtype:
     return dtype
 
 
-def _as_array(tensor: Tensor, wide: torch.dtype) -> NDArray[Any]:
+def as_array(tensor: Tensor, wide: torch.dtype) -> NDArray[Any]:
     """A NumPy array over a tensor's memory; 16-bit floats are widened to compute in."""
     tensor = tensor.detach()
     if tensor.dtype in (torch.float16, torch.bfloat16):

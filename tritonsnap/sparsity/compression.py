@@ -76,6 +76,9 @@ class Compression:
         Coloring of the p columns: one JVP per color; None if VJPs do it all.
     by_column : bool [mask.nnz]
         Which nonzeros are read from the JVPs, where there are both; else None.
+    auto
+        Whether the passes were chosen for being the fewest: as few of another kind may replace
+        them.
     """
 
     mask: SparsityPattern
@@ -83,6 +86,7 @@ class Compression:
     rows: Coloring | None
     columns: Coloring | None
     by_column: NDArray[np.bool_] | None = None
+    auto: bool = False
 
     @classmethod
     def of(
@@ -122,9 +126,10 @@ class Compression:
             return cls._of_both(mask, pattern, order)
         if mask.density >= dense_threshold:
             num_rows, num_cols = mask.shape
-            if mode == "column" or (mode == "auto" and num_cols < num_rows):
-                return cls(mask, pattern, None, Coloring.each_its_own(num_cols))
-            return cls(mask, pattern, Coloring.each_its_own(num_rows), None)
+            auto = mode == "auto"
+            if mode == "column" or (auto and num_cols < num_rows):
+                return cls(mask, pattern, None, Coloring.each_its_own(num_cols), auto=auto)
+            return cls(mask, pattern, Coloring.each_its_own(num_rows), None, auto=auto)
         if mode == "row":
             return cls(mask, pattern, color_rows(mask, order), None)
         if mode == "column":
@@ -153,8 +158,8 @@ class Compression:
             if 2 * both.num_passes <= best.num_colors:
                 return both
         if side == "row":
-            return cls(mask, pattern, best, None)
-        return cls(mask, pattern, None, best)
+            return cls(mask, pattern, best, None, auto=True)
+        return cls(mask, pattern, None, best, auto=True)
 
     @classmethod
     def _of_both(cls, mask: SparsityPattern, pattern: SparsityPattern, order: str) -> Compression:
@@ -185,6 +190,17 @@ class Compression:
             columns=columns,
             support=support,
         )
+
+    def by_as_many_columns(self) -> Compression | None:
+        """JVPs in place of VJPs, where the mode is open and they are no more; else None."""
+        if not self.auto or self.mode != "row":
+            return None
+        if np.bincount(self.mask.rows).max(initial=0) > self.num_passes:
+            return None  # the columns need more colors
+        columns = color_columns(self.mask)
+        if columns.num_colors > self.num_passes:
+            return None
+        return replace(self, rows=None, columns=columns)
 
     def untruncated(self) -> Compression:
         """The same passes, with all values of the mask returned."""
@@ -280,7 +296,7 @@ class Compression:
                 arrays |= side._arrays(f"{prefix}{name}/")
         if self.by_column is not None:
             arrays[f"{prefix}by_column"] = self.by_column
-        return arrays
+        return arrays | {f"{prefix}auto": np.array(self.auto)}
 
     @classmethod
     def _from_arrays(cls, arrays: dict[str, NDArray[Any]], path: Path, prefix: str) -> Compression:
@@ -295,7 +311,8 @@ class Compression:
             for name in ("rows", "columns")
         )
         by_column = arrays.get(f"{prefix}by_column")
-        found = cls(mask, mask if pattern == mask else pattern, rows, columns, by_column)
+        auto = bool(np.any(arrays.get(f"{prefix}auto", False)))
+        found = cls(mask, mask if pattern == mask else pattern, rows, columns, by_column, auto)
         if not found._is_sound():
             raise ValueError(f"{path} holds no valid projection: its colorings fit no mask")
         return found

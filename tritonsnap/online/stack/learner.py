@@ -25,7 +25,6 @@ class StackLearner(Learner):
     """
 
     network: ClassVar = Stack
-    chunking = Learner.chunking  # step by step
 
     @property
     def stack(self) -> Stack:

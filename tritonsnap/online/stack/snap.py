@@ -10,8 +10,9 @@ from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry, in_dtype_of, stored_as
 from tritonsnap.online.cell import Cell, Params
-from tritonsnap.online.learner import form_of
+from tritonsnap.online.learner import Learner, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
+from tritonsnap.online.stack.chunks import StackChunking, StackChunkings, run_chunks
 from tritonsnap.online.stack.crossing import (
     Crossing,
     crossings,
@@ -167,6 +168,32 @@ class StackSnAp(StackLearner, SnAp):
         delta = xp.where(carry.step > 0, dL_dstate, xp.zeros_like(dL_dstate))
         found = self._add_gradient(self._zero_gradient(delta), carry.influence, delta)
         return self._by_name(found, delta)
+
+    def chunking(self, chunk: Any, xs: Any) -> Any:
+        """How `sequence` goes through `xs`; see `Learner.chunking`."""
+        if self.stack.exact:  # the influence of the parameters below is no sum of products
+            return Learner.chunking(self, chunk, xs)
+        cells = [learner for learner in self.learners if learner is not None]
+        if not isinstance(chunk, StackChunking):
+            host: Any = self.__dict__.get("host", self)
+            return host.chunkings.find_for(chunk, cells[0].plan.packing_for(xs), xs)
+        given = [one for one in chunk.layers if one is not None]
+        if len(given) != len(cells):
+            raise ValueError(f"`chunk` must be a chunking of {self!r}, got that of another")
+        for learner, one in zip(cells, given, strict=True):
+            learner.chunking(one, xs)
+        return chunk
+
+    @cached_property
+    def chunkings(self) -> StackChunkings:
+        """The ways through a sequence that were asked for so far."""
+        return StackChunkings([learner and learner.chunkings for learner in self.learners])
+
+    def run(self, chunking: Any, unroll: Unroll) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        if chunking is None:
+            return self.run_sequence(unroll)
+        return run_chunks(self, chunking, unroll)
 
     def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""

@@ -26,11 +26,13 @@ def influence_step(
     precision: str = "ieee",
     form: Form | None = None,
     packed: bool = False,
+    out: tuple[Any, ...] | None = None,
 ) -> tuple[Any, Any]:
     """``J' = M * (D J) + I`` and ``delta^T J'``, summed over the batch.
 
     The same as `influence_update` and then `influence_gradient`. On a GPU, where every column of
-    the plan has one row (SnAp-1), both are one kernel, which reads J once and writes J' once.
+    the plan has one row (SnAp-1), both are one kernel, which reads J once and writes J' once; so in
+    a function that `torch.compile` or `jax.jit` compiles.
 
     Parameters
     ----------
@@ -40,6 +42,8 @@ def influence_step(
         The gradient of the loss with respect to the new state.
     packed
         Whether to return the gradient as the plan's blocks.
+    out
+        As in `influence_update`: where to write the influence.
 
     Returns
     -------
@@ -59,17 +63,17 @@ def influence_step(
     added = immediate[:-1] if isinstance(immediate, (Factors, Compressed)) else immediate
     library = library_of_arguments(
         {"d": d, "delta": delta},
-        packed={"j": j, "immediate": added},
+        packed={"j": j, "immediate": added} | ({} if out is None else {"out": out}),
         optional={"row_scale": row_scale},
     )
     face = _fused_face(library)
     if face is not None and face.is_fused(d, j, immediate, delta, plan, row_scale):
         fused: tuple[Any, Any] = face.fused_step(
-            d, j, immediate, delta, plan, row_scale, form, packed
+            d, j, immediate, delta, plan, row_scale, form, packed, out
         )
         return fused
     influence = influence_update(
-        d, j, immediate, plan, row_scale=row_scale, precision=precision, form=form
+        d, j, immediate, plan, row_scale=row_scale, precision=precision, form=form, out=out
     )
     gradient = influence_gradient(delta, influence, plan, sum_batch=True, packed=packed)
     return influence, gradient

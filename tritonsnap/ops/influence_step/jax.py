@@ -15,7 +15,7 @@ from tritonsnap.ops.canonical import block_of
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_gradient.jax import influence_gradient
 from tritonsnap.ops.influence_update.compressed import check_immediate
-from tritonsnap.ops.influence_update.jax import immediate_of, influence_update
+from tritonsnap.ops.influence_update.jax import check_over, immediate_of, influence_update
 from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.primitive import PlanPrimitive
 from tritonsnap.plan.compressed import Compressed, CompressedStructure
@@ -49,10 +49,12 @@ def fused_step(
     row_scale: Array | None,
     form: Form | None,
     packed: bool,
+    out: tuple[Array, ...] | None = None,
 ) -> tuple[Any, Any]:
     """The step in one launch."""
     packing = jax_packing(plan)
     given = read_influence("j", j, packing, "x")
+    check_over(out, given, packing)
     form = dynamics_form(d, plan, given.batch, form)
     rows = {"delta": delta} if row_scale is None else {"delta": delta, "row_scale": row_scale}
     for name, array in rows.items():
@@ -66,6 +68,7 @@ def fused_step(
         [2 if form == "dense" else 1, *own, *(1 for _ in rows), 1],
         form=form,
         scaled=row_scale is not None,
+        over=out is not None,
     )
     blocks = (influence,)
     updated = packing.unpack(blocks, like=given.values) if given.flat else blocks
@@ -73,7 +76,7 @@ def fused_step(
 
 
 def _implementation(
-    structure: Structure, d: Array, *operands: Array, form: Form, scaled: bool
+    structure: Structure, d: Array, *operands: Array, form: Form, scaled: bool, over: bool
 ) -> tuple[Array, ...]:
     immediate, rest = immediate_of(structure, operands)
     delta, scale, j = rest[0], rest[1] if scaled else None, rest[-1]
@@ -84,13 +87,19 @@ def _implementation(
 
 
 def _kernels(
-    launch: Launch, structure: Structure, d: Array, *operands: Array, form: Form, scaled: bool
+    launch: Launch,
+    structure: Structure,
+    d: Array,
+    *operands: Array,
+    form: Form,
+    scaled: bool,
+    over: bool,
 ) -> tuple[Array, ...]:
     packing = jax_packing(structure.plan)
     immediate, rest = immediate_of(structure, operands)
     delta, scale, j = rest[0], rest[1] if scaled else None, rest[-1]
     dynamics = Dynamics(d, form, packing, jnp)
-    return canonical_kernels.step(launch, packing, dynamics, j, delta, scale, immediate)
+    return canonical_kernels.step(launch, packing, dynamics, j, delta, scale, immediate, over)
 
 
 class _Step(PlanPrimitive):

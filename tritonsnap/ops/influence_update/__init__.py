@@ -20,6 +20,7 @@ def influence_update(
     row_scale: Any = None,
     precision: str = "ieee",
     form: Form | None = None,
+    out: tuple[Any, ...] | None = None,
 ) -> Any:
     """``J' = M * (D J) + I``, the recurrence of RTRL and SnAp-n, in one pass.
 
@@ -35,16 +36,26 @@ def influence_update(
         values on the whole mask.
     plan, row_scale, precision, form
         As in `masked_dsmm`.
+    out : tuple of blocks, optional
+        Where to write the result, for a packed `j`: contiguous blocks of its shape and dtype. They
+        may be those of `j` itself, of which the step then needs no second one, where
+        ``plan.packing_for(j).in_place``: on the CPU always; on a GPU for columns of one row
+        (SnAp-1) and for dense products of at most 256 rows, but not for walks over D's nonzeros.
+        In JAX, whose arrays never change, `out` must be `j`: it says that `j` is needed no more,
+        so that XLA lays the result over it (and copies it first where it *is* needed).
 
     Returns
     -------
     float array [..., nnz(plan.mask)], or tuple of blocks
-        In the form that `j` had.
+        In the form that `j` had; `out`, where it is given (not in JAX).
 
     Raises
     ------
     ValueError, TypeError
         As `masked_dsmm`, and where the factors or the compressed Jacobian do not fit the plan.
+    ValueError
+        That names `out`, where it does not fit the result, may not be `j`, shares memory with
+        another argument, or derivatives are taken or operands mapped over in PyTorch.
 
     References
     ----------
@@ -57,6 +68,8 @@ def influence_update(
         added = {"immediate.gains": immediate.gains, "immediate.sources": immediate.sources}
     elif isinstance(immediate, Compressed):
         added = {"immediate.values": immediate.values}
+    if out is not None:
+        added["out"] = out
     library = library_of_arguments(
         {"d": d}, packed={"j": j, **added}, optional={"row_scale": row_scale}
     )
@@ -67,5 +80,5 @@ def influence_update(
     else:
         from tritonsnap.ops.influence_update import numpy as face
     return face.influence_update(
-        d, j, immediate, plan, row_scale=row_scale, precision=precision, form=form
+        d, j, immediate, plan, row_scale=row_scale, precision=precision, form=form, out=out
     )

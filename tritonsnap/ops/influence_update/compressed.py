@@ -1,12 +1,33 @@
-"""Checks of an immediate Jacobian that is not given as values."""
+"""Checks of an immediate Jacobian."""
 
 from __future__ import annotations
 
-from tritonsnap.ops.arguments import check_float, compatible
+from typing import Any
+
+from tritonsnap.ops.arguments import Influence, check_batch, check_float, compatible, read_influence
 from tritonsnap.ops.influence_update.factors import check_factors
 from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import Factors
+from tritonsnap.plan.packing import Packing
+
+
+def read_immediate(
+    immediate: Any, plan: DsmmPlan, packing: Packing, batch: tuple[int, ...]
+) -> Factors | Compressed | Influence:
+    """The immediate Jacobian, checked; values as `Influence`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        That name `immediate`, where it does not fit the plan or the batch axes.
+    """
+    if isinstance(immediate, (Factors, Compressed)):
+        check_immediate(immediate, plan, batch)
+        return immediate
+    values = read_influence("immediate", immediate, packing, "mask")
+    check_batch("immediate", values, batch)
+    return values
 
 
 def check_immediate(

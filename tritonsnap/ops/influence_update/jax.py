@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from tritonsnap.ops import canonical_kernels, canonical_xla
 from tritonsnap.ops.arguments import (
     Form,
+    Influence,
     check_batch,
     check_plan,
     check_precision,
@@ -22,6 +23,7 @@ from tritonsnap.ops.arguments import (
 )
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update.compressed import check_immediate
+from tritonsnap.ops.influence_update.out import check_in_place
 from tritonsnap.ops.jax_launch import Launch
 from tritonsnap.ops.masked_dsmm.jax import bind_product, product, take, with_zero
 from tritonsnap.ops.primitive import PlanPrimitive
@@ -44,6 +46,7 @@ def influence_update(
     row_scale: Array | None = None,
     precision: str = "ieee",
     form: Form | None = None,
+    out: tuple[Array, ...] | None = None,
 ) -> Array | tuple[Array, ...]:
     """JAX face of `tritonsnap.influence_update`."""
     check_plan(plan)
@@ -51,6 +54,7 @@ def influence_update(
     packing = jax_packing(plan)
     given = read_influence("j", j, packing, "x")
     form = dynamics_form(d, plan, given.batch, form)
+    check_over(out, given, packing)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     if isinstance(immediate, (Factors, Compressed)):
@@ -69,6 +73,7 @@ def influence_update(
             form=form,
             scaled=row_scale is not None,
             precision=precision,
+            over=out is not None,
         )
         others = with_own_axes(d, form, row_scale, immediate)
         return give_back(given, blocks, packing, *others)
@@ -82,6 +87,28 @@ def influence_update(
     return give_back(given, blocks, packing, *others)
 
 
+def check_over(out: tuple[Array, ...] | None, j: Influence, packing: Packing) -> None:
+    """Raise unless `out` is None, or `j` where that may be written over.
+
+    Raises
+    ------
+    ValueError
+        That names `out`.
+    """
+    if out is None:
+        return
+    if (
+        j.flat
+        or not isinstance(out, (tuple, list))
+        or list(map(id, out)) != list(map(id, j.blocks))
+    ):
+        raise ValueError(
+            "`out` must be `j` itself, packed by `plan.pack`: JAX's arrays never change, and XLA "
+            "can only lay the result over what is given"
+        )
+    check_in_place(packing, True)
+
+
 def _implementation(
     structure: FactorStructure,
     d: Array,
@@ -91,6 +118,7 @@ def _implementation(
     form: Form,
     scaled: bool,
     precision: str,
+    over: bool,
 ) -> tuple[Array, ...]:
     packing = jax_packing(structure.plan)
     row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)
@@ -109,6 +137,7 @@ def _kernels(
     form: Form,
     scaled: bool,
     precision: str,
+    over: bool,
 ) -> tuple[Array, ...] | None:
     packing, same = jax_packing(structure.plan), canonical_kernels.floats(*operands)
     if not packing.target.canonical or same is None:
@@ -117,7 +146,10 @@ def _kernels(
     immediate, rest = immediate_of(structure, rest)
     scale, j = rest[0] if scaled else None, rest[-1]
     dynamics = Dynamics(d, form, packing, jnp)
-    return (canonical_kernels.product(launch, packing, dynamics, j, precision, scale, immediate),)
+    result = canonical_kernels.product(
+        launch, packing, dynamics, j, precision, scale, immediate, over
+    )
+    return (result,)
 
 
 def immediate_of(
@@ -140,12 +172,21 @@ def _reference(
     form: Form,
     scaled: bool,
     precision: str,
+    over: bool,
 ) -> tuple[Array, ...]:
     """What is differentiated: in canonical order, the product by its own primitive."""
     plan = structure.plan
     if not jax_packing(plan).target.canonical:
         return _implementation(
-            structure, d, gains, sources, *rest, form=form, scaled=scaled, precision=precision
+            structure,
+            d,
+            gains,
+            sources,
+            *rest,
+            form=form,
+            scaled=scaled,
+            precision=precision,
+            over=over,
         )
     (result,) = bind_product(plan, d, form, rest[-1:], rest[0] if scaled else None, precision)
     return (result + _multiplied_out(structure, gains, sources),)
@@ -171,6 +212,7 @@ def _compressed_implementation(
     form: Form,
     scaled: bool,
     precision: str,
+    over: bool,
 ) -> tuple[Array, ...]:
     packing = jax_packing(structure.plan)
     row_scale, blocks = (rest[0], rest[1:]) if scaled else (None, rest)

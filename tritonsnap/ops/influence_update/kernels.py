@@ -1,6 +1,7 @@
 """One step of a SnAp-1 influence: every column has one row, so values and columns are one.
 
-The structure is that of an elementwise `tritonsnap.plan.canonical.CanonicalBlock`.
+The structure is that of an elementwise `tritonsnap.plan.canonical.CanonicalBlock`. `out` may be
+`x`: whoever writes a value has read it, and nobody else does.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def snap1_step(
     UNIT: tl.constexpr,
     TILE: tl.constexpr,
     GRADIENT: tl.constexpr,
+    IN_PLACE: tl.constexpr,  # J lies in `out`, and `x` is not read
     B: tl.constexpr,
     TILES: tl.constexpr,
     SPAN: tl.constexpr,
@@ -59,6 +61,8 @@ def snap1_step(
     """Step TILES tiles of columns SPAN times: all batch rows with the gradient, else B rows."""
     WIDTH: tl.constexpr = TILES * TILE
     kind = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
+    if IN_PLACE:
+        x = out
     first_tile = tl.program_id(0).to(tl.int64) * (SPAN * TILES)
     last_tile = tl.minimum(first_tile + SPAN * TILES, num_tiles)
     first_row = 0 if GRADIENT else tl.program_id(1).to(tl.int64) * B
@@ -142,15 +146,25 @@ def _default(sizes: Sizes, dtype: str, precision: str, device: Device) -> Config
     return {"B": rows, "TILES": tiles, "SPAN": span, "num_warps": warps}
 
 
+def one_thread_a_value(config: Config) -> bool:
+    """Whether a program has a value for each thread, in wavefronts of 64 too.
+
+    With fewer, several threads hold each value: all read it, and one of them writes, perhaps before
+    the others have read. In place their gradient would be wrong.
+    """
+    return config["B"] * config["TILES"] * TILE >= 64 * config["num_warps"]
+
+
 def _declare(gradient: bool) -> Kernel:
+    space = config_space(
+        B=(1, 2, 4), TILES=(1, 4, 8), SPAN=(1, 2, 4, 8, 16, 32), num_warps=(1, 2, 4, 8, 16)
+    )
     return Kernel(
         snap1_step,
         name="snap1_step" if gradient else "snap1_update",
         signature=signature_of(snap1_step),
         dtypes=FLOATS,
-        configs=config_space(
-            B=(1, 2, 4), TILES=(1, 4, 8), SPAN=(1, 2, 4, 8, 16, 32), num_warps=(1, 2, 4, 8, 16)
-        ),
+        configs=tuple(filter(one_thread_a_value, space)),
         heuristic=_default,
         grid=lambda arguments: _grid(arguments, gradient),
         problem=lambda values, batch: snap1_problem(values, batch, gradient),
@@ -160,7 +174,7 @@ def _declare(gradient: bool) -> Kernel:
             for values, batch in ((1, 1), (35, 3), (256, 1), (1202, 2), (2005, 5))
         ),
         large=tuple({"values": 2**log, "batch": batch} for log in (15, 21) for batch in (1, 8)),
-        constants={"UNIT": UNIT, "TILE": TILE, "GRADIENT": gradient},
+        constants={"UNIT": UNIT, "TILE": TILE, "GRADIENT": gradient, "IN_PLACE": False},
         wide_loads=True,
         wide_stores=True,
         wide_dtypes=("fp64", "fp32"),  # a tile of 16-bit values is too small for 64 lanes

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tritonsnap.ops.arguments import (
     Form,
-    check_batch,
+    Influence,
     check_plan,
     check_precision,
     check_rows,
@@ -19,7 +19,8 @@ from tritonsnap.ops.arguments import (
     with_own_axes,
 )
 from tritonsnap.ops.dynamics import Dynamics
-from tritonsnap.ops.influence_update.compressed import check_immediate
+from tritonsnap.ops.influence_update.compressed import read_immediate
+from tritonsnap.ops.influence_update.out import Operands, check_out, shares_memory
 from tritonsnap.ops.masked_dsmm.numpy import _with_zero, product
 from tritonsnap.plan.blocks import Block, DenseBlock, ElementwiseBlock, WalkBlock
 from tritonsnap.plan.compressed import Compressed, CompressedBlock
@@ -39,6 +40,7 @@ def influence_update(
     row_scale: Array | None = None,
     precision: str = "ieee",
     form: Form | None = None,
+    out: tuple[Array, ...] | None = None,
 ) -> Array | tuple[Array, ...]:
     """NumPy face of `tritonsnap.influence_update`."""
     check_plan(plan)
@@ -49,18 +51,21 @@ def influence_update(
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
     dynamics = Dynamics(d, form, packing, np)
-    if isinstance(immediate, (Factors, Compressed)):
-        check_immediate(immediate, plan, given.batch)
-        blocks = update(packing, dynamics, given.blocks, immediate, row_scale)
-        others = with_own_axes(d, form, row_scale, immediate)
-        return give_back(given, blocks, packing, *others)
-    added = read_influence("immediate", immediate, packing, "mask")
-    check_batch("immediate", added, given.batch)
-    blocks = product(packing, dynamics, given.blocks, row_scale)
-    others = with_own_axes(d, form, row_scale)
-    if given.flat and added.flat:
-        return give_back(given, blocks, packing, *others) + added.values
-    blocks = tuple(block + part for block, part in zip(blocks, added.blocks, strict=True))
+    added = read_immediate(immediate, plan, packing, given.batch)
+    if out is not None:
+        operands = Operands(d, form, given, added, row_scale)
+        batch = np.broadcast_shapes(*operands.batch_axes)
+        check_out(out, given, packing, batch, np.result_type(*operands.arrays))
+        _check_memory(tuple(out), operands)
+    if isinstance(added, Influence):
+        others = with_own_axes(d, form, row_scale)
+        if given.flat and added.flat:
+            blocks = product(packing, dynamics, given.blocks, row_scale)
+            return give_back(given, blocks, packing, *others) + added.values
+        blocks = update(packing, dynamics, given.blocks, added.blocks, row_scale, out)
+    else:
+        others = with_own_axes(d, form, row_scale, added)
+        blocks = update(packing, dynamics, given.blocks, added, row_scale, out)
     return give_back(given, blocks, packing, *others)
 
 
@@ -68,11 +73,23 @@ def update(
     packing: Packing,
     dynamics: Dynamics,
     blocks: tuple[Array, ...],
-    immediate: Factors | Compressed,
+    immediate: Factors | Compressed | tuple[Array, ...],
     row_scale: Array | None = None,
     out: tuple[Array, ...] | None = None,
 ) -> tuple[Array, ...]:
-    """The blocks of M * (D J) + I, written to `out` where it is given."""
+    """The blocks of M * (D J) + I, written to `out`, which may be those of J, where it is given.
+
+    An immediate Jacobian of values is given as its blocks.
+    """
+    if out is not None:
+        blocks = tuple(
+            np.broadcast_to(x, (*into.shape[: into.ndim - len(block.mask_shape)], *block.x_shape))
+            for x, into, block in zip(blocks, out, packing.blocks, strict=True)
+        )
+    if not isinstance(immediate, (Factors, Compressed)):
+        results = product(packing, dynamics, blocks, row_scale, out)
+        targets = [None] * len(results) if out is None else out
+        return tuple(map(np.add, results, immediate, targets))
     if isinstance(immediate, Compressed):
         *axes, colors, columns = immediate.values.shape
         compressed = immediate.values.reshape(*axes, colors * columns)
@@ -94,6 +111,24 @@ def update(
         else:
             _add(result, block, part, gains, immediate.sources, packing.groups.mask.shape[0])
     return results
+
+
+def _check_memory(out: tuple[Array, ...], operands: Operands) -> None:
+    """Raise unless each output can be written and is J's block, or shares no memory."""
+    blocks = operands.j.blocks
+    for number, (into, block) in enumerate(zip(out, blocks, strict=True)):
+        if not (into.flags.c_contiguous and into.flags.writeable):
+            raise ValueError(f"`out[{number}]` must be contiguous and writeable")
+        others = [*out[:number], *out[number + 1 :], *blocks[:number], *blocks[number + 1 :]]
+        others += [*operands.added, operands.d, *operands.rows]
+        others += [] if _same_memory(into, block) else [block]
+        if any(np.may_share_memory(into, other) for other in others):
+            raise ValueError(shares_memory(number))
+
+
+def _same_memory(one: Array, other: Array) -> bool:
+    where = [(array.ctypes.data, array.shape, array.strides) for array in (one, other)]
+    return where[0] == where[1]
 
 
 def _add_compressed(result: Array, block: Block, part: CompressedBlock, compressed: Array) -> None:

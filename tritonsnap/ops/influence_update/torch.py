@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tritonsnap.ops.arguments import (
     Form,
-    check_batch,
+    Influence,
     check_plan,
     check_precision,
     check_rows,
@@ -23,7 +23,9 @@ from tritonsnap.ops.arguments import (
 )
 from tritonsnap.ops.dynamics import Dynamics
 from tritonsnap.ops.influence_update import numpy as face
-from tritonsnap.ops.influence_update.compressed import check_immediate
+from tritonsnap.ops.influence_update.compressed import read_immediate
+from tritonsnap.ops.influence_update.out import Operands
+from tritonsnap.ops.influence_update.torch_out import write_update
 from tritonsnap.ops.masked_dsmm.torch import product, product_adjoint
 from tritonsnap.plan.compressed import Compressed, CompressedStructure
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -42,6 +44,7 @@ def influence_update(
     row_scale: Tensor | None = None,
     precision: str = "ieee",
     form: Form | None = None,
+    out: tuple[Tensor, ...] | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """PyTorch face of `tritonsnap.influence_update`."""
     check_plan(plan)
@@ -51,13 +54,14 @@ def influence_update(
     form = dynamics_form(d, plan, given.batch, form)
     if row_scale is not None:
         check_rows("row_scale", row_scale, plan.mask.shape[0], given.batch)
-    if isinstance(immediate, (Factors, Compressed)):
-        check_immediate(immediate, plan, given.batch)
-        blocks = update(packing, d, form, given.blocks, immediate, row_scale, precision)
-        others = with_own_axes(d, form, row_scale, immediate)
+    added = read_immediate(immediate, plan, packing, given.batch)
+    if out is not None:
+        operands = Operands(d, form, given, added, row_scale)
+        return write_update(packing, operands, precision, out)
+    if not isinstance(added, Influence):
+        blocks = update(packing, d, form, given.blocks, added, row_scale, precision)
+        others = with_own_axes(d, form, row_scale, added)
         return give_back(given, blocks, packing, *others)
-    added = read_influence("immediate", immediate, packing, "mask")
-    check_batch("immediate", added, given.batch)
     blocks = product(packing, d, form, given.blocks, row_scale, precision)
     others = with_own_axes(d, form, row_scale)
     if given.flat and added.flat:

@@ -25,7 +25,7 @@ from tritonsnap.ops.device import (
 )
 from tritonsnap.ops.influence_update.compressed import check_compressed
 from tritonsnap.ops.influence_update.factors import check_factors
-from tritonsnap.ops.launch import launch
+from tritonsnap.ops.launch import launch, run
 from tritonsnap.ops.masked_dsmm.triton import batch_shape, product
 from tritonsnap.plan.compressed import Compressed
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -61,7 +61,6 @@ def snap1_step(
     *,
     row_scale: Tensor | None = None,
     form: Form | None = None,
-    out: Tensor | None = None,
 ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
     """One SnAp-1 step and its gradient; J is read once and written once.
 
@@ -74,8 +73,6 @@ def snap1_step(
         As of `tritonsnap.influence_update`; every column of the plan has one row.
     delta : [..., m]
         The gradient of the loss with respect to the new state.
-    out : [batch, padded values], optional
-        Where to write the new influence; may be the block of `j`.
 
     Returns
     -------
@@ -89,12 +86,10 @@ def snap1_step(
         raise ValueError("`plan` must have one row in every column for `snap1_step`")
     check_rows("delta", delta, plan.mask.shape[0], given.batch)
     x = full_batch(given.blocks[0], batch)
-    out = x.new_empty(x.shape) if out is None else out
     one = step_launch(packing, dynamics, x, addend, full_batch(delta, batch))
-    gradient = x.new_empty(one.outputs["gradient"])
-    launch(one.kernel, {**one.arguments, "gradient": gradient, "out": out}, one.sizes, x.dtype)
-    blocks = (out.reshape(*batch, out.shape[-1]),)
-    return packing.unpack(blocks) if given.flat else blocks, gradient[: plan.mask.nnz]
+    found = run(one, x.dtype, x)
+    blocks = (found["out"].reshape(*batch, x.shape[-1]),)
+    return packing.unpack(blocks) if given.flat else blocks, found["gradient"][: plan.mask.nnz]
 
 
 def _read(
@@ -127,17 +122,20 @@ def _read(
     batch = batch_shape(*lead)
     if row_scale is not None:
         scale = batch_rows(row_scale, 1, batch)
-    if isinstance(immediate, (Factors, Compressed)):
-        addend = addend_of(immediate, scale, batch)
-    else:
-        addend = Addend(mode=2, added=full_batch(added.blocks[0], batch), row_scale=scale)
+    values = immediate if isinstance(immediate, (Factors, Compressed)) else added.blocks[0]
+    addend = addend_of(values, scale, batch)
     return packing, given, DeviceDynamics(d, form, packing, batch), addend, batch
 
 
 def addend_of(
-    immediate: Factors | Compressed, row_scale: Tensor | None, batch: tuple[int, ...]
+    immediate: Tensor | Factors | Compressed, row_scale: Tensor | None, batch: tuple[int, ...]
 ) -> Addend:
-    """The immediate Jacobian as the kernels add it; `row_scale` is [batch or 1, m]."""
+    """The immediate Jacobian, or its block, as the kernels add it.
+
+    `row_scale` is [batch or 1, m].
+    """
+    if isinstance(immediate, Tensor):
+        return Addend(mode=2, added=full_batch(immediate, batch), row_scale=row_scale)
     if isinstance(immediate, Compressed):
         structure = immediate.structure
         return Addend(
@@ -165,15 +163,52 @@ def update_block(
     d: Tensor,
     form: Form,
     j: Tensor,
-    immediate: Factors | Compressed,
+    immediate: Tensor | Factors | Compressed,
     row_scale: Tensor | None,
     batch: tuple[int, ...],
     precision: str,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """The block of M * (D J) + I, ``[*batch, padded nnz(mask)]``."""
+    """The block of M * (D J) + I, ``[*batch, padded nnz(mask)]``, in `out` where it is given."""
+    packing, dynamics, addend = _on_device(host, d, form, immediate, row_scale, batch)
+    x = full_batch(j, batch)
+    into = None if out is None else out.view(len(x), out.shape[-1])
+    result = product(packing, dynamics, x, addend, precision, into)
+    return result.reshape(*batch, result.shape[-1])
+
+
+def step_block(
+    host: Packing,
+    d: Tensor,
+    form: Form,
+    j: Tensor,
+    immediate: Tensor | Factors | Compressed,
+    row_scale: Tensor | None,
+    delta: Tensor,
+    out: Tensor,
+) -> Tensor:
+    """The gradient [p] of a SnAp-1 step, whose influence ``[..., padded values]`` goes to `out`."""
+    batch = tuple(out.shape[:-1])
+    packing, dynamics, addend = _on_device(host, d, form, immediate, row_scale, batch)
+    x = full_batch(j, batch)
+    one = step_launch(packing, dynamics, x, addend, full_batch(delta, batch))
+    outputs = {
+        "gradient": x.new_empty(one.outputs["gradient"]),
+        "out": out.view(len(x), out.shape[-1]),
+    }
+    launch(one.kernel, one.arguments | outputs, one.sizes, x.dtype)
+    return outputs["gradient"][: host.groups.mask.nnz]
+
+
+def _on_device(
+    host: Packing,
+    d: Tensor,
+    form: Form,
+    immediate: Tensor | Factors | Compressed,
+    row_scale: Tensor | None,
+    batch: tuple[int, ...],
+) -> tuple[Packing, DeviceDynamics, Addend]:
     packing = device_packing(host, d.device)
     scale = None if row_scale is None else batch_rows(row_scale, 1, batch)
     addend = addend_of(immediate, scale, batch)
-    dynamics = DeviceDynamics(d, form, packing, batch)
-    out = product(packing, dynamics, full_batch(j, batch), addend, precision)
-    return out.reshape(*batch, out.shape[-1])
+    return packing, DeviceDynamics(d, form, packing, batch), addend

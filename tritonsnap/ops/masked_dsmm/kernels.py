@@ -200,6 +200,7 @@ def group_product(
     mode,
     out,  # [batch, out_units * UNIT]
     UNIT: tl.constexpr,
+    IN_PLACE: tl.constexpr,  # X lies in `out`, and `x` is not read
     MOST_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -233,6 +234,8 @@ def group_product(
     m_row = o_row < size
     b_row = tl.load(mask_row + slot + o_row, mask=m_row, other=0).to(tl.int64)  # [BS]
 
+    if IN_PLACE:
+        x = out
     p_x = x + i_batch * x_units * UNIT + x_value + i_column * x_size
     # what lies outside of the tile reads its first row or column, and is not stored
     o_x = tl.where(m_column, o_column, 0)[:, None] * x_size  # [BC, 1]
@@ -275,6 +278,7 @@ def group_product(
         o_added = b_color * tl.cast(num_columns, tl.int64) + o_column[:, None]
         m_added = m_out & (b_color < num_colors)
         b_sum += tl.load(p_added + o_added, mask=m_added, other=0).to(kind)
+    tl.debug_barrier()  # all threads have read X before one writes, for `out` may be `x`
     tl.store(out + p_out + o_out, b_sum.to(out.dtype.element_ty), mask=m_out)
 
 
@@ -376,6 +380,7 @@ def _declare_dense(columns: int, rows: int, align: int) -> Kernel:
         large=({"rows": rows, "columns": 1024, "batch": 8},),
         constants={
             "UNIT": UNIT,
+            "IN_PLACE": False,
             "MOST_ROWS": MOST_ROWS,
             "ALIGN": align,
             "COLUMNS": columns,

@@ -82,7 +82,7 @@ def product(
     precision
         Of dense products of float32.
     out : [batch, padded nnz(mask)], optional
-        Where to write; `x` itself if the packing's block is `in_place`.
+        Where to write; may be `x` where the packing is `in_place`.
 
     Returns
     -------

@@ -98,6 +98,26 @@ def test_factors_equal_their_values(target: str, regime, order: int | None) -> N
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["factors", "compressed"])
+@pytest.mark.parametrize("order", [1, 2, None])
+def test_one_influence_of_many_immediate_jacobians(order: int | None, kind: str) -> None:
+    plan, structure, random = snap_problem(order, None)
+    colors = compressed_structure(plan, random)
+    d, j = random.standard_normal((1, 4, 4)), random.standard_normal((1, plan.x.nnz))
+    matrix = random.standard_normal((3, 2, 4))
+    vector = random.standard_normal((3, 4))
+    compressed = random.standard_normal((3, colors.num_colors, plan.mask.shape[1]))
+
+    def immediate(rows: slice) -> Factors | Compressed:
+        if kind == "factors":
+            return Factors(matrix[rows], vector[rows], structure)
+        return Compressed(compressed[rows], colors)
+
+    found = influence_update(d, j, immediate(slice(None)), plan)
+    expected = [influence_update(d, j, immediate(slice(n, n + 1)), plan) for n in range(3)]
+    np.testing.assert_array_equal(found, np.concatenate(expected))
+
+
 @pytest.mark.parametrize("regime", [Regime.WALK, Regime.DENSE])
 @pytest.mark.parametrize("hidden", [1, 5])
 @pytest.mark.parametrize(("density", "in_pieces"), [(1.0, True), (0.4, False)])

@@ -134,6 +134,16 @@ def test_what_does_not_fit_is_refused(library: str) -> None:
             problem.update(out=(j,))
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_out_is_all_of_j_or_none_of_it(library: str) -> None:
+    problem = Problem(2, REGIMES[2], "values", library)
+    assert problem.plan.packing_for(*problem.j).in_place
+    assert len(problem.j) > 1
+    first, *others = problem.j
+    with pytest.raises(ValueError, match=r"`out\[0\]` shares memory.*all blocks of it"):
+        problem.update(out=(first, *(one + 0 for one in others)))
+
+
 @pytest.mark.parametrize("call", ["update", "step"])
 def test_no_derivatives_and_no_vmap(call: str) -> None:
     problem = Problem(1, None, "factors")

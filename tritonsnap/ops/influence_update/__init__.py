@@ -39,7 +39,7 @@ def influence_update(
     out : tuple of blocks, optional
         Where to write the result, for a packed `j`: contiguous blocks of its shape and dtype. They
         may be those of `j` itself, of which the step then needs no second one, where
-        ``plan.packing_for(j).in_place``: on the CPU always; on a GPU for columns of one row
+        ``plan.packing_for(*j).in_place``: on the CPU always; on a GPU for columns of one row
         (SnAp-1) and for dense products of at most 256 rows, but not for walks over D's nonzeros.
         In JAX, whose arrays never change, `out` must be `j`: it says that `j` is needed no more,
         so that XLA lays the result over it (and copies it first where it *is* needed).

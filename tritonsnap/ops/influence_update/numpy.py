@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -103,8 +104,10 @@ def update(
         zip(packing.blocks, immediate.structure.layout(packing), strict=True)
     ):
         result = results[number]
-        if len(lead) > result.ndim - len(block.mask_shape):
-            result = np.broadcast_to(result, (*lead, *block.mask_shape)).copy()
+        own = result.shape[: result.ndim - len(block.mask_shape)]
+        whole = np.broadcast_shapes(lead, own)
+        if own != whole:
+            result = np.broadcast_to(result, (*whole, *block.mask_shape)).copy()
             results = (*results[:number], result, *results[number + 1 :])
         if isinstance(immediate, Compressed):
             _add_compressed(result, block, part, compressed)
@@ -116,12 +119,13 @@ def update(
 def _check_memory(out: tuple[Array, ...], operands: Operands) -> None:
     """Raise unless each output can be written and is J's block, or shares no memory."""
     blocks = operands.j.blocks
-    for number, (into, block) in enumerate(zip(out, blocks, strict=True)):
+    over = all(starmap(_same_memory, zip(out, blocks, strict=True)))
+    for number, into in enumerate(out):
         if not (into.flags.c_contiguous and into.flags.writeable):
             raise ValueError(f"`out[{number}]` must be contiguous and writeable")
-        others = [*out[:number], *out[number + 1 :], *blocks[:number], *blocks[number + 1 :]]
+        others = [*out[:number], *out[number + 1 :]]
+        others += [] if over else blocks
         others += [*operands.added, operands.d, *operands.rows]
-        others += [] if _same_memory(into, block) else [block]
         if any(np.may_share_memory(into, other) for other in others):
             raise ValueError(shares_memory(number))
 

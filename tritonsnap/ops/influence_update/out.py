@@ -79,13 +79,13 @@ def check_in_place(packing: Packing, written_over: bool) -> None:
     if written_over and not packing.in_place:
         raise ValueError(
             "`out` must not be `j` with this plan, whose kernels read what others have written "
-            "(`plan.packing_for(j).in_place` is False): give it memory of its own"
+            "(`plan.packing_for(*j).in_place` is False): give it memory of its own"
         )
 
 
 def shares_memory(number: int) -> str:
     """The message of an error about a block of `out`."""
     return (
-        f"`out[{number}]` shares memory with another argument: it may be the same block of `j`, "
+        f"`out[{number}]` shares memory with another argument: `out` may be `j`, all blocks of it, "
         "and nothing else"
     )

@@ -163,7 +163,7 @@ def speed(case: Case, repeats: int) -> list[Row]:
     }
     rows = [Row(f"{case.name}: colors", name, "1", value=float(n)) for name, n in colors.items()]
     for what, variants, times in (
-        ("coloring", coloring, min(repeats, 5)),
+        ("coloring", coloring, min(repeats, 20)),
         ("jacobian", jacobian, repeats),
     ):
         measured = measure(variants, wait=jax.block_until_ready, repeats=times, shortest=3e-3)

@@ -73,6 +73,7 @@ def by_leaf(cell) -> dict:
 
 @pytest.mark.parametrize("hidden", [3, 12])
 def test_units_that_torch_finds_switched_off_are_seen_elsewhere(hidden: int) -> None:
+    torch.manual_seed(0)  # with some weights a unit is off at all the points that are looked at
     module = torch.nn.RNNCell(3, hidden, nonlinearity="relu", dtype=torch.float64)
     cell = FunctionCell(
         lambda params, state, x: torch.func.functional_call(module, params, (x, state)),

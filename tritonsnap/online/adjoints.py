@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tritonsnap.arrays import namespace_of
 from tritonsnap.online.backend import index_like
-from tritonsnap.online.cell import Cell, Params
+from tritonsnap.online.cell import Cell, Params, Prepared
 
 
 def preactivation_adjoint(cell: Cell, gains: Any, adjoint: Any) -> Any:
@@ -29,6 +30,44 @@ def preactivation_adjoint(cell: Cell, gains: Any, adjoint: Any) -> Any:
     if parts == 1:
         return through
     return through.reshape(*through.shape[:-1], parts, cell.hidden).sum(axis=-2)
+
+
+def state_adjoint(cell: Cell, ready: Prepared, own: Any, preactivation: Any, adjoint: Any) -> Any:
+    """The gradient in the old state.
+
+    Parameters
+    ----------
+    cell
+        The network.
+    ready
+        What `cell.prepare` returned.
+    own : [..., parts, parts, units] or None
+        What each part of the old state does, directly, to each part of the new one.
+    preactivation : [..., targets, units]
+        The gradient in every preactivation.
+    adjoint : [..., rows]
+        The gradient in the new state.
+
+    Returns
+    -------
+    [..., rows]
+    """
+    xp = namespace_of(adjoint)
+    sources = [source for source in cell.sources if any(m.source == source for m in cell.maps)]
+    kernels = dict(zip(sources, ready.kernels, strict=True))
+    parts = []
+    for number, part in enumerate(cell.parts):
+        maps = [linear for linear in cell.maps if linear.source == part]
+        flow = xp.zeros_like(adjoint[..., : cell.hidden])
+        if maps:
+            through = [preactivation[..., cell.targets.index(m.target), :] for m in maps]
+            joined = through[0] if len(maps) == 1 else xp.concat(through, axis=-1)
+            flow = joined @ kernels[part].T
+        if own is not None:
+            split = adjoint.reshape(*adjoint.shape[:-1], len(cell.parts), cell.hidden)
+            flow = flow + (own[..., :, number, :] * split).sum(axis=-2)
+        parts.append(flow)
+    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
 
 
 def parameter_gradients(cell: Cell, sources: Any, preactivation: Any) -> Params:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import Library, namespace, namespace_of
-from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
+from tritonsnap.online.adjoints import (
+    parameter_gradients,
+    preactivation_adjoint,
+    state_adjoint,
+)
 from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Linearization, Params, Prepared
@@ -79,7 +83,9 @@ class BPTT(Learner):
             preactivation = preactivation_adjoint(self.cell, moment.linear.gains, adjoint)
             new = parameter_gradients(self.cell, moment.linear.sources, preactivation)
             total = new if total is None else add_trees(total, new)
-            adjoint = self._back(moment.kernels, moment.linear.own, preactivation, adjoint)
+            adjoint = state_adjoint(
+                self.cell, moment.kernels, moment.linear.own, preactivation, adjoint
+            )
             adjoint = reset_rows(adjoint, moment.reset)
         if total is None:
             shapes = {linear.name: linear.parameter_shape for linear in self.cell.maps}
@@ -96,7 +102,7 @@ class BPTT(Learner):
             gains, own, delta, reset = inputs
             adjoint = adjoint + delta
             preactivation = preactivation_adjoint(self.cell, gains, adjoint)
-            adjoint = self._back(ready, own, preactivation, adjoint)
+            adjoint = state_adjoint(self.cell, ready, own, preactivation, adjoint)
             return reset_rows(adjoint, reset), preactivation
 
         xp = namespace_of(state)
@@ -109,31 +115,6 @@ class BPTT(Learner):
     def _has_made(self, carry: Carry) -> bool:
         history = carry.influence
         return isinstance(history, tuple) and all(type(m) is self.moment for m in history[-1:])
-
-    def _back(self, ready: Prepared, own: Any, preactivation: Any, adjoint: Any) -> Any:
-        """The gradient in the old state."""
-        xp = namespace_of(adjoint)
-        cell = self.cell
-        kernels = dict(
-            zip(
-                [s for s in cell.sources if any(m.source == s for m in cell.maps)],
-                ready.kernels,
-                strict=True,
-            )
-        )
-        parts = []
-        for number, part in enumerate(cell.parts):
-            maps = [linear for linear in cell.maps if linear.source == part]
-            flow = xp.zeros_like(adjoint[..., : cell.hidden])
-            if maps:
-                through = [preactivation[..., cell.targets.index(m.target), :] for m in maps]
-                joined = through[0] if len(maps) == 1 else xp.concat(through, axis=-1)
-                flow = joined @ kernels[part].T
-            if own is not None:
-                split = adjoint.reshape(*adjoint.shape[:-1], len(cell.parts), cell.hidden)
-                flow = flow + (own[..., :, number, :] * split).sum(axis=-2)
-            parts.append(flow)
-        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
 
     def __repr__(self) -> str:
         return f"BPTT({self.cell!r})"

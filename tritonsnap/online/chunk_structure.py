@@ -12,7 +12,7 @@ update of an influence too, with 1 + S columns in place of C, so another `DsmmPl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,8 @@ from tritonsnap.online.cell import Cell
 from tritonsnap.online.chunk_columns import Columns, Piece, joined_columns
 from tritonsnap.online.chunk_groups import (
     BlockRows,
-    Gathered,
     Groups,
     Merged,
-    Walked,
     adjoint_plan,
     build_groups,
     join_blocks,
@@ -246,14 +244,11 @@ def _own_rows(
     return compact(own)
 
 
-_PARTS = (Piece, Elementwise, Gathered, Walked, Groups, Merged)
-
-
 def map_arrays(function: Any, node: Any) -> Any:
-    """Replace the index arrays of pieces, blocks and tuples of them, depth first."""
+    """Replace the index arrays of dataclasses and tuples of them, depth first."""
     if isinstance(node, tuple):
         return tuple(map_arrays(function, child) for child in node)
-    if isinstance(node, _PARTS):
+    if is_dataclass(node) and not isinstance(node, type):
         changed = {f.name: map_arrays(function, getattr(node, f.name)) for f in fields(node)}
         return replace(node, **changed)
     return function(node) if hasattr(node, "dtype") else node

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.online.adjoints import parameter_gradients, preactivation_adjoint
 from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Cell, Params
 from tritonsnap.online.learner import form_of
-from tritonsnap.online.stack.feed_forward import FeedForward
+from tritonsnap.online.stack.adjoints import go_back, layer_gradients, step_back
 from tritonsnap.online.stack.learner import StackLearner
 from tritonsnap.online.stack.network import PreparedStack
 from tritonsnap.online.unroll import Unroll
@@ -65,9 +64,10 @@ class StackBPTT(StackLearner, BPTT):
         }
         delta, adjoints = dL_dstate, None
         for layers, moments, reset in reversed(carry.influence):
-            deltas, adjoints = self._step_back(layers, moments, delta, adjoints, reset)
+            deltas, adjoints = step_back(self.stack, layers, moments, delta, adjoints, reset)
+            new = layer_gradients(self.stack, layers, moments, deltas)
             # layers above the last cell count at the time of the loss only
-            total |= {n: total[n] + g for n, g in self._gradients(layers, moments, deltas).items()}
+            total |= {name: total[name] + value for name, value in new.items()}
             delta = None
         return total
 
@@ -83,59 +83,12 @@ class StackBPTT(StackLearner, BPTT):
         state, (outputs, moments) = scan(forward, unroll.carry.state, (unroll.xs, resets))
         loss, delta, of_readout = unroll.loss(outputs, unroll.ys, unroll.mask)
 
-        def backward(adjoints: Any, inputs: Any) -> tuple[Any, Any]:
-            moments, delta, reset = inputs
-            deltas, adjoints = self._step_back(layers, moments, delta, adjoints, reset)
-            return adjoints, deltas
-
         xp = namespace_of(state)
         end = tuple(
-            xp.zeros_like(state[..., place]) if learner is not None else None
-            for learner, place in zip(self.learners, self.stack.places, strict=True)
+            xp.zeros_like(state[..., place]) if isinstance(layer, Cell) else None
+            for layer, place in zip(self.stack.layers, self.stack.places, strict=True)
         )
-        way_back = tuple(
-            moment._replace(state=None, sources=None) if learner is not None else moment
-            for learner, moment in zip(self.learners, moments, strict=True)
-        )
-        _, deltas = scan(backward, end, (way_back, delta, resets), reverse=True)
-        gradients = self._gradients(layers, moments, deltas)
+        _, deltas = go_back(self.stack, layers, moments, delta, end, resets)
+        gradients = layer_gradients(self.stack, layers, moments, deltas)
         carry = Carry(state, (), unroll.carry.step + unroll.xs.shape[0])
         return unroll.result(loss, gradients, of_readout, carry)
-
-    def _step_back(
-        self, layers: Any, moments: Any, delta: Any, adjoints: Any, reset: Any
-    ) -> tuple[Any, Any]:
-        """Go back over one step.
-
-        Returns
-        -------
-        deltas
-            For each layer the gradient in its new state, or in what it gives.
-        adjoints
-            For each cell the gradient in its old state.
-        """
-        deltas = self.stack.descend(
-            self.stack.weights_down(layers), self.stack.trace(moments), delta, futures=adjoints
-        )
-        past: list[Any] = []
-        for learner, own, moment, at in zip(self.learners, layers, moments, deltas, strict=True):
-            adjoint = None
-            if learner is not None:
-                through = preactivation_adjoint(learner.cell, moment.gains, at)
-                adjoint = learner._back(own, moment.own, through, at)
-                adjoint = reset_rows(adjoint, reset)
-            past.append(adjoint)
-        return deltas, tuple(past)
-
-    def _gradients(self, layers: Any, moments: Any, deltas: Any) -> Params:
-        """The gradients in all parameters, summed over all leading axes."""
-        by_layer: list[Params] = []
-        for number, (layer, at) in enumerate(zip(self.stack.layers, deltas, strict=True)):
-            moment, found = moments[number], {}
-            if at is not None and isinstance(layer, Cell):
-                through = preactivation_adjoint(layer, moment.gains, at)
-                found = parameter_gradients(self.learners[number].cell, moment.sources, through)
-            if at is not None and isinstance(layer, FeedForward):
-                found = layer.gradients(layers[number], moment, at)
-            by_layer.append(found)
-        return self.stack.joined(by_layer)

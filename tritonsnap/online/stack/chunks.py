@@ -6,7 +6,7 @@ depth at all its times at once; then every cell takes its own influence through 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
@@ -63,12 +63,84 @@ class StackChunkings(Ways[StackChunking]):
         )
 
 
+class Passage(NamedTuple):
+    """Where the chunks of a sequence have come to.
+
+    Attributes
+    ----------
+    state
+        The state of the network.
+    trace
+        What `Stack.descend` reads of the last step.
+    progress
+        What the learner has made of its influence, and its gradient so far.
+    loss, of_readout
+        The sum of the losses, and its gradient in the readout.
+    """
+
+    state: Any
+    trace: tuple[Any, ...]
+    progress: Any
+    loss: Any
+    of_readout: Any
+
+
+def through_network(
+    learner: StackSnAp,
+    weights: tuple[Any, ...],
+    unroll: Unroll,
+    steps: int,
+    advance: Callable[..., Any],
+    progress: Any,
+) -> Passage:
+    """Take a stack forward, ``progress = advance(progress, moments, delta, resets)`` a chunk.
+
+    Parameters
+    ----------
+    learner
+        Of the stack.
+    weights
+        What the forward pass reads of the parameters.
+    unroll, steps
+        The sequence, and the steps of a chunk.
+    advance
+        Takes the influence through a chunk: all of what it is given begins with [K], `delta` is the
+        gradient in the outputs.
+    progress
+        Where it begins.
+    """
+    stack, carry = learner.stack, unroll.carry
+
+    def forward(state: Any, inputs: Any) -> tuple[Any, tuple[Any, Any]]:
+        x, reset = inputs
+        state, moments = stack.linearize(weights, reset_rows(state, reset), x)
+        return state, (learner.output_of(state), moments)
+
+    def body(running: Passage, inputs: Any) -> tuple[Passage, None]:
+        xs, ys, mask, resets = inputs
+        state, (outputs, moments) = scan(forward, running.state, (xs, resets))
+        loss, delta, new = unroll.loss(outputs, ys, mask)
+        return Passage(
+            state,
+            map_tree(lambda values: values[-1], stack.trace(moments)),
+            advance(running.progress, moments, delta, resets),
+            running.loss + loss,
+            add_trees(running.of_readout, new),
+        ), None
+
+    zero = namespace_of(unroll.xs).zeros((), dtype=unroll.xs.dtype)
+    of_readout = map_tree(namespace_of(unroll.xs).zeros_like, unroll.readout)
+    start = Passage(carry.state, carry.influence.trace, progress, zero, of_readout)
+    end: Passage = chunk.through_chunks(body, start, unroll.series, steps)
+    return end
+
+
 def run_chunks(
     learner: StackSnAp, chunking: StackChunking, unroll: Unroll
 ) -> tuple[Any, Any, Carry]:
     """`Learner.sequence` on checked arguments, chunk by chunk."""
-    stack, carry, xs = learner.stack, unroll.carry, unroll.xs
-    xp = namespace_of(xs)
+    stack, carry = learner.stack, unroll.carry
+    xp = namespace_of(unroll.xs)
     cells: list[tuple[Any, Any]] = list(zip(learner.learners, chunking.layers, strict=True))
     params = stack.split(unroll.params)
     ready: list[Any] = [
@@ -78,12 +150,7 @@ def run_chunks(
     weights = tuple(own.steps.cell if isinstance(own, chunk.Prepared) else own for own in ready)
     down = stack.weights_down(weights)
 
-    def forward(state: Any, inputs: Any) -> tuple[Any, tuple[Any, Any]]:
-        x, reset = inputs
-        state, moments = stack.linearize(weights, reset_rows(state, reset), x)
-        return state, (learner.output_of(state), moments)
-
-    def advance(number: int, so_far: Any, moment: Any, delta: Any, resets: Any) -> Any:
+    def advance_layer(number: int, so_far: Any, moment: Any, delta: Any, resets: Any) -> Any:
         one, chunks = cells[number]
         layer, own = stack.layers[number], ready[number]
         if isinstance(layer, FeedForward):
@@ -93,40 +160,25 @@ def run_chunks(
         stretch = chunk.Stretch.of(moment, delta, resets)
         return chunk.advance(one, chunks, own, so_far, stretch)
 
-    def body(running: Any, inputs: Any) -> tuple[Any, None]:
-        state, _, layers, total, of_readout = running
-        xs, ys, mask, resets = inputs
-        state, (outputs, moments) = scan(forward, state, (xs, resets))
-        loss, delta, new = unroll.loss(outputs, ys, mask)
-        trace = stack.trace(moments)
-        deltas = stack.descend(down, trace, delta)
-        layers = tuple(
-            advance(number, *of_layer, resets)
+    def advance(layers: Any, moments: Any, delta: Any, resets: Any) -> Any:
+        deltas = stack.descend(down, stack.trace(moments), delta)
+        return tuple(
+            advance_layer(number, *of_layer, resets)
             for number, of_layer in enumerate(zip(layers, moments, deltas, strict=True))
         )
-        last = map_tree(lambda values: values[-1], trace)
-        return (state, last, layers, total + loss, add_trees(of_readout, new)), None
 
-    influence = in_dtype_of(xs, carry.influence.own)
+    influence = in_dtype_of(unroll.xs, carry.influence.own)
     start = tuple(
         map_tree(xp.zeros_like, own) if one is None else chunk.begin(one, chunks, blocks, own)
         for (one, chunks), own, blocks in zip(cells, params, influence, strict=True)
     )
-    zero = xp.zeros((), dtype=xs.dtype)
-    running = (
-        carry.state,
-        carry.influence.trace,
-        start,
-        zero,
-        map_tree(xp.zeros_like, unroll.readout),
-    )
-    running = chunk.through_chunks(body, running, unroll.series, chunking.steps)
-    state, trace, layers, loss, of_readout = running
+    end = through_network(learner, weights, unroll, chunking.steps, advance, start)
     ends = [
-        (None, so_far) if one is None else chunk.finish(one, chunks, so_far, loss)
-        for (one, chunks), so_far in zip(cells, layers, strict=True)
+        (None, so_far) if one is None else chunk.finish(one, chunks, so_far, end.loss)
+        for (one, chunks), so_far in zip(cells, end.progress, strict=True)
     ]
     own = stored_as(carry.influence.own, tuple(blocks for blocks, _ in ends))
-    after = carry.influence._replace(own=own, trace=trace, down=down)
+    after = carry.influence._replace(own=own, trace=end.trace, down=down)
     gradients = stack.joined([of_layer for _, of_layer in ends])
-    return unroll.result(loss, gradients, of_readout, Carry(state, after, carry.step + xs.shape[0]))
+    carry = Carry(end.state, after, carry.step + unroll.xs.shape[0])
+    return unroll.result(end.loss, gradients, end.of_readout, carry)

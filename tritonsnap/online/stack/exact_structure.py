@@ -1,0 +1,205 @@
+"""How an exact `Stack` goes through a stretch of time at once, found on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tritonsnap.online.cell import Cell
+from tritonsnap.online.chunk_choice import BlockCost, Ways
+from tritonsnap.online.chunk_columns import Columns, Piece
+from tritonsnap.online.chunk_structure import map_arrays
+from tritonsnap.online.stack.crossing import network_influence, preactivation_columns
+from tritonsnap.online.stack.feed_forward import FeedForward, Skip
+from tritonsnap.online.stack.network import Stack
+from tritonsnap.plan.blocks import Regime
+from tritonsnap.plan.calibration import calibrated_target
+from tritonsnap.plan.compact import compact
+from tritonsnap.plan.dsmm_plan import DsmmPlan
+from tritonsnap.sparsity.pattern import SparsityPattern
+
+if TYPE_CHECKING:
+    from tritonsnap.online.stack.snap import StackSnAp
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Where the entries of a pattern [rows, columns] lie in a dense matrix.
+
+    Attributes
+    ----------
+    shape
+        Rows and columns.
+    of_dense : [nnz] or None
+        The place of each entry in the dense matrix, row by row; None if the pattern is full.
+    of_flat : [rows * columns] or None
+        The entry at each place of the dense matrix, one past the last where there is none.
+    """
+
+    shape: tuple[int, int]
+    of_dense: Any
+    of_flat: Any
+
+    @classmethod
+    def of(cls, pattern: SparsityPattern) -> Entries:
+        """Those of a pattern."""
+        num_rows, num_columns = pattern.shape
+        if pattern.nnz == num_rows * num_columns:
+            return cls(pattern.shape, None, None)
+        place = pattern.rows.astype(np.int64) * num_columns + pattern.cols
+        entry = np.full(num_rows * num_columns, pattern.nnz, np.int64)
+        entry[place] = np.arange(pattern.nnz)
+        return cls(pattern.shape, compact(place), compact(entry))
+
+
+@dataclass(frozen=True)
+class LayerColumns:
+    """The parameters of a layer, as products of what they feed and what they multiply.
+
+    Attributes
+    ----------
+    pieces
+        Its columns by maps, as those of one group.
+    order : [1, columns] or None
+        Where they lie among those of all pieces; None if they are in order.
+    """
+
+    pieces: tuple[Piece, ...]
+    order: Any
+
+
+@dataclass(frozen=True, eq=False)
+class ExactChunking:
+    """How an exact stack goes through a stretch of time at once.
+
+    Attributes
+    ----------
+    steps
+        Steps in a chunk.
+    columns
+        The parameters of each layer; None for layers that have none.
+    own, crossing
+        For each cell where its influence, and that of all parameters below it, has entries.
+    digest
+        A hash of the content, equal in every process.
+    host
+        The chunking whose arrays lie on the host, where these are operands of a program.
+    """
+
+    steps: int
+    columns: tuple[LayerColumns | None, ...]
+    own: tuple[Entries | None, ...]
+    crossing: tuple[Entries | None, ...]
+    digest: str
+    host: ExactChunking | None = field(default=None, repr=False)
+
+    @classmethod
+    def build(cls, steps: int, learner: StackSnAp) -> ExactChunking:
+        """Find out what chunks of so many steps need."""
+        plans = [one and one.plan for one in learner.learners]
+        return cls(
+            steps,
+            tuple(map(_columns, learner.stack.layers, learner.learners)),
+            tuple(plan and Entries.of(plan.mask) for plan in plans),
+            tuple(plan and Entries.of(plan.mask) for plan in learner.crossing_plans),
+            f"{learner.stack.digest} {steps}",
+        )
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All that holds index arrays."""
+        return self.columns, self.own, self.crossing
+
+    def with_arrays(self, arrays: Iterator[Any]) -> ExactChunking:
+        """The same chunking reading other arrays, as operands of a program."""
+        columns, own, crossing = map_arrays(lambda _: next(arrays), self.parts)
+        return replace(self, columns=columns, own=own, crossing=crossing, host=self)
+
+
+def _columns(layer: Any, learner: Any) -> LayerColumns | None:
+    if isinstance(layer, Cell):
+        every = np.arange(layer.num_parameters)[None]
+        return LayerColumns(*Columns(learner.structure, layer, every).pieces(gather=True))
+    if not isinstance(layer, FeedForward) or layer.num_parameters == 0:
+        return None
+    unit = np.concatenate([linear.units for linear in layer.maps])
+    count = np.bincount(unit, minlength=layer.outputs)
+    by_unit = np.argsort(unit, kind="stable")
+    rank = np.empty(len(unit), np.int64)
+    rank[by_unit] = np.arange(len(unit)) - np.repeat(np.cumsum(count) - count, count)
+    source = np.full((1, layer.outputs, count.max()), len(unit), np.int64)
+    source[0, unit, rank] = np.arange(len(unit))
+    piece = Piece(target=0, first=0, count=int(count.max()), source=compact(source))
+    return LayerColumns((piece,), compact(unit * piece.count + rank)[None])
+
+
+class ExactChunkings(Ways[ExactChunking]):
+    """The ways of the learner of an exact stack."""
+
+    def __init__(self, learner: StackSnAp) -> None:
+        super().__init__()
+        self.learner = learner
+        self._costs: dict[str, BlockCost] = {}
+
+    def by_layer(self, target: str) -> list[list[BlockCost]]:
+        """The predicted cost of the whole network."""
+        if target not in self._costs:
+            self._costs[target] = _cost(self.learner, target)
+        return [[self._costs[target]]]
+
+    def make(self, target: str, steps: int, chosen: list[dict[int, Regime]]) -> ExactChunking:
+        """Chunks of so many steps; see `Ways.make`."""
+        return ExactChunking.build(steps, self.learner)
+
+
+def is_saturated(stack: Stack, order: int | None) -> bool:
+    """Whether SnAp-n keeps all that exact RTRL keeps."""
+    if order is None:
+        return True
+    columns = preactivation_columns(stack)
+    kept, everything = (network_influence(stack, n, columns) for n in (order, None))
+    return kept.nnz == everything.nnz
+
+
+def _cost(learner: StackSnAp, target: str) -> BlockCost:
+    """The predicted cost of the influence of a whole network."""
+    stack, price = learner.stack, calibrated_target(target)
+    plans = [one.plan for one in learner.learners if one is not None]
+    products = []
+    for crossing in learner.crossings:
+        if crossing is not None:
+            plans += [] if crossing.plan is None else [crossing.plan]
+            products += crossing.products
+    stepping = sum(_product(plan, target) for plan in (*plans, *products))
+    stepping += 2 * price.element * sum(plan.mask.nnz for plan in (*plans, *products))
+    step, chunk, values, kept = 0.0, 0.0, 0, 0
+    for top, cell in enumerate(stack.layers):
+        if not isinstance(cell, Cell):
+            continue
+        for below in stack.layers[: top + 1]:
+            if isinstance(below, Skip):
+                continue
+            weights = sum(linear.shape[0] * linear.shape[1] for linear in below.maps)
+            width, targets = below.outputs, 1
+            if isinstance(below, Cell):
+                width, targets = below.rows, len(below.targets)
+                before = sum(c.rows for c in stack.layers[: top + 1] if isinstance(c, Cell))
+                chunk += price.multiply_add * cell.rows * before * below.num_parameters
+            kept += cell.rows * width * (1 + targets)
+            values += cell.rows * below.num_parameters
+            step += cell.rows * price.multiply_add * (weights + below.num_parameters)
+            step += cell.rows * price.element * width * (2 + 3 * targets)
+    chunk += 4 * price.element * values
+    regime = Regime.DENSE if is_saturated(stack, learner.order) else None
+    return BlockCost(regime, stepping, step, chunk, values, kept)
+
+
+def _product(plan: DsmmPlan, target: str) -> float:
+    """The predicted nanoseconds of a product."""
+    packing = plan.packing(target)
+    return sum(
+        float(packing.costs.by_regime[block.regime][block.groups].sum()) for block in packing.blocks
+    )

@@ -40,6 +40,16 @@ class StackChunking(NamedTuple):
         """Steps in a chunk."""
         return next(one.steps for one in self.layers if one is not None)
 
+    def fits(self, learner: StackSnAp) -> bool:
+        """Whether it is one of this learner's."""
+        given = [one.digest for one in self.layers if one is not None]
+        wanted = [one.structure.digest for one in learner.learners if one is not None]
+        return (
+            not learner.stack.exact
+            and len(given) == len(wanted)
+            and all(map(str.startswith, given, wanted))
+        )
+
 
 class StackChunkings(Ways[StackChunking]):
     """The ways of the learner of a stack, from those of its layers; None without memory."""

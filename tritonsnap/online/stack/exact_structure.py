@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tritonsnap.arrays import namespace_of
+from tritonsnap.online.backend import take, take_or_zero
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.chunk_choice import BlockCost, Ways
 from tritonsnap.online.chunk_columns import Columns, Piece
@@ -54,6 +56,22 @@ class Entries:
         entry[place] = np.arange(pattern.nnz)
         return cls(pattern.shape, compact(place), compact(entry))
 
+    def dense(self, flat: Any) -> Any:
+        """[batch, rows, columns] from the entries [batch, nnz], column by column."""
+        num_rows, num_columns = self.shape
+        if self.of_flat is None:
+            by_column = flat.reshape(-1, num_columns, num_rows)
+            return namespace_of(flat).swapaxes(by_column, 1, 2)
+        return take_or_zero(flat, self.of_flat).reshape(-1, num_rows, num_columns)
+
+    def flat(self, dense: Any) -> Any:
+        """The inverse of `dense`."""
+        num_rows, num_columns = self.shape
+        if self.of_dense is None:
+            by_column = namespace_of(dense).swapaxes(dense, 1, 2)
+            return by_column.reshape(-1, num_columns * num_rows)
+        return take(dense.reshape(-1, num_rows * num_columns), self.of_dense)
+
 
 @dataclass(frozen=True)
 class LayerColumns:
@@ -80,7 +98,7 @@ class ExactChunking:
     steps
         Steps in a chunk.
     columns
-        The parameters of each layer; None for layers that have none.
+        The parameters of each layer up to the highest cell; None for layers that have none.
     own, crossing
         For each cell where its influence, and that of all parameters below it, has entries.
     digest
@@ -100,13 +118,19 @@ class ExactChunking:
     def build(cls, steps: int, learner: StackSnAp) -> ExactChunking:
         """Find out what chunks of so many steps need."""
         plans = [one and one.plan for one in learner.learners]
+        layers = list(zip(learner.stack.layers, learner.learners, strict=True))
+        highest = max(number for number, one in enumerate(plans) if one is not None)
         return cls(
             steps,
-            tuple(map(_columns, learner.stack.layers, learner.learners)),
+            tuple(_columns(*layer) for layer in layers[: highest + 1]),
             tuple(plan and Entries.of(plan.mask) for plan in plans),
             tuple(plan and Entries.of(plan.mask) for plan in learner.crossing_plans),
             f"{learner.stack.digest} {steps}",
         )
+
+    def fits(self, learner: StackSnAp) -> bool:
+        """Whether it is one of this learner's."""
+        return learner.has_chunks and self.digest == f"{learner.stack.digest} {self.steps}"
 
     @property
     def parts(self) -> tuple[Any, ...]:

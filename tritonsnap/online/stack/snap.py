@@ -10,7 +10,8 @@ from tritonsnap.arrays import Library, namespace, namespace_of
 from tritonsnap.online.backend import reset_rows, scan, untracked
 from tritonsnap.online.carry import Carry, in_dtype_of, stored_as
 from tritonsnap.online.cell import Cell, Params
-from tritonsnap.online.learner import Learner, form_of
+from tritonsnap.online.chunk_choice import Ways
+from tritonsnap.online.learner import check_chunk, form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.stack.chunks import StackChunking, StackChunkings, run_chunks
 from tritonsnap.online.stack.crossing import (
@@ -20,6 +21,8 @@ from tritonsnap.online.stack.crossing import (
     network_influence,
     parameter_columns,
 )
+from tritonsnap.online.stack.exact_chunks import run_chunks as run_exact_chunks
+from tritonsnap.online.stack.exact_structure import ExactChunking, ExactChunkings, is_saturated
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.learner import StackLearner
 from tritonsnap.online.trees import add_trees, map_tree
@@ -171,28 +174,38 @@ class StackSnAp(StackLearner, SnAp):
 
     def chunking(self, chunk: Any, xs: Any) -> Any:
         """How `sequence` goes through `xs`; see `Learner.chunking`."""
-        if self.stack.exact:  # the influence of the parameters below is no sum of products
-            return Learner.chunking(self, chunk, xs)
+        host: Any = self.__dict__.get("host", self)
         cells = [learner for learner in self.learners if learner is not None]
-        if not isinstance(chunk, StackChunking):
-            host: Any = self.__dict__.get("host", self)
-            return host.chunkings.find_for(chunk, cells[0].plan.packing_for(xs), xs)
-        given = [one for one in chunk.layers if one is not None]
-        if len(given) != len(cells):
-            raise ValueError(f"`chunk` must be a chunking of {self!r}, got that of another")
-        for learner, one in zip(cells, given, strict=True):
-            learner.chunking(one, xs)
-        return chunk
+        if isinstance(chunk, (StackChunking, ExactChunking)):
+            if not chunk.fits(host):
+                raise ValueError(f"`chunk` must be a chunking of {self!r}, got that of another")
+            return chunk
+        check_chunk(chunk)
+        if chunk not in ("auto", 1) and not host.has_chunks:
+            raise ValueError(
+                f"`chunk` must be 'auto' or 1 for {self!r}, whose order drops paths through the "
+                f"network, got {chunk!r}"
+            )
+        return host.chunkings.find_for(chunk, cells[0].plan.packing_for(xs), xs)
 
     @cached_property
-    def chunkings(self) -> StackChunkings:
+    def has_chunks(self) -> bool:
+        """Whether it has a form in chunks: an exact stack has if nothing is dropped."""
+        return not self.stack.exact or is_saturated(self.stack, self.order)
+
+    @cached_property
+    def chunkings(self) -> Ways[Any]:
         """The ways through a sequence that were asked for so far."""
+        if self.stack.exact:
+            return ExactChunkings(self)
         return StackChunkings([learner and learner.chunkings for learner in self.learners])
 
     def run(self, chunking: Any, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
         if chunking is None:
             return self.run_sequence(unroll)
+        if isinstance(chunking, ExactChunking):
+            return run_exact_chunks(self, chunking, unroll)
         return run_chunks(self, chunking, unroll)
 
     def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:

@@ -136,6 +136,21 @@ def add_to_first(block: Any, rows: Any) -> Any:
     return block
 
 
+def add_side_by_side(block: Any, parts: list[Any]) -> Any:
+    """`block` [..., W] with parts [..., w] that make up its columns added; in place if it can be.
+
+    NumPy and torch take new memory from the system for large arrays: a pass over old is faster.
+    """
+    if library_of(block) == "jax":
+        return block + (parts[0] if len(parts) == 1 else namespace_of(block).concat(parts, axis=-1))
+    begin = 0
+    for part in parts:
+        end = begin + part.shape[-1]
+        block[..., begin:end] += part
+        begin = end
+    return block
+
+
 def transforms(library: Library) -> Any:
     """Where `vmap`, `vjp` and `jvp` are: `jax`, or `torch.func`."""
     return importlib.import_module("jax" if library == "jax" else "torch.func")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.adjoints import preactivation_adjoint
 from tritonsnap.online.backend import (
+    add_side_by_side,
     matmul,
     product_over_time,
     reset_rows,
@@ -161,11 +162,14 @@ def _rows_after(
     for below, columns in enumerate(chunking.columns[: number + 1]):
         block = None
         if columns is not None:
-            block = _product_over_time(stack.layers[below], columns, stretches[below], paths[below])
             for cell in range(below, number + 1):
                 if influence[cell] is not None:
                     carried = matmul(phi[cell], influence[cell][below])
-                    block = block + stretch.without_resets(carried)
+                    block = carried if block is None else add_side_by_side(block, [carried])
+            block = add_side_by_side(
+                stretch.without_resets(block),
+                _products_over_time(stack.layers[below], columns, stretches[below], paths[below]),
+            )
         blocks.append(block)
     return tuple(blocks)
 
@@ -193,8 +197,10 @@ def _each_row(stack: Stack, number: int, like: Any) -> Blocks:
     return tuple(found)
 
 
-def _product_over_time(layer: Any, columns: LayerColumns, stretch: Stretch, path: Any) -> Any:
-    """[batch, rows, parameters]: what the parameters of a layer add to the rows within a chunk.
+def _products_over_time(
+    layer: Any, columns: LayerColumns, stretch: Stretch, path: Any
+) -> list[Any]:
+    """What the parameters of a layer add to the rows: [batch, rows, ...], side by side.
 
     `path` [K, batch, rows, rows or outputs of the layer] is the derivative of the rows at the end.
     """
@@ -223,8 +229,9 @@ def _product_over_time(layer: Any, columns: LayerColumns, stretch: Stretch, path
             part = part.reshape(batch, num_units, num_rows, piece.count)
             part = xp.swapaxes(part, 1, 2)
         parts.append(part.reshape(batch, num_rows, num_units * piece.count))
-    found = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
-    return found if columns.order is None else take(found, columns.order[0])
+    if columns.order is None:
+        return parts
+    return [take(parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1), columns.order[0])]
 
 
 def _dense(

@@ -14,6 +14,7 @@ LEARNERS = {
     "elementwise chunks": (lambda: SnAp(GRU(inputs=2, hidden=3), 1), 2),
     "walked chunks": (lambda: RTRL(RNN(inputs=2, hidden=9, density=0.2)), 2),
     "stack": (lambda: SnAp(Stack([RNN(inputs=2, hidden=3), RNN(inputs=3, hidden=3)])), 2),
+    "exact stack": (lambda: RTRL(Stack([RNN(inputs=2, hidden=3), GRU(3, 3)], exact=True)), 2),
 }
 
 

@@ -114,7 +114,6 @@ def test_auto_takes_one_number_of_steps_for_all_layers() -> None:
     assert learner.chunking("auto", xs) is chunking
     assert learner.chunking(chunking, xs) is chunking
     assert learner.chunking("auto", xs[:10]) is None
-    assert SnAp(Stack(layers, exact=True)).chunking("auto", xs) is None
 
 
 def test_a_compiled_function_takes_chunks_as_an_argument() -> None:
@@ -145,6 +144,3 @@ def test_wrong_chunks() -> None:
     for chunk in (1.5, "all", of_another.layers[0]):
         with pytest.raises(TypeError, match=r"`chunk` must be .auto. or an integer"):
             given.run(learner, chunk=chunk)
-    exact = RTRL(Stack(SMALL, exact=True))
-    with pytest.raises(ValueError, match="`chunk` must be 'auto' or 1 for StackRTRL"):
-        given.run(exact, chunk=3)

@@ -19,6 +19,7 @@ from tritonsnap.online.stack.crossing import (
     preactivation_columns,
     rows_of,
 )
+from tritonsnap.online.stack.exact_structure import is_saturated
 from tritonsnap.online.stack.feed_forward import FeedForward, Skip
 from tritonsnap.online.stack.inputs import input_maps
 from tritonsnap.online.stack.network import Stack
@@ -227,8 +228,10 @@ class StackAccount(Account):
         return Influence(mask, products)
 
     def learner(self, order: int | None) -> SnAp | None:
-        """The learner, up to 2^18 parameters; an exact one goes step by step."""
-        return None if self.stack.exact else self._learner_of(self.stack, order)
+        """The learner, up to 2^18 parameters; of an exact stack if its order drops nothing."""
+        if self.stack.exact and not is_saturated(self.stack, order):
+            return None
+        return self._learner_of(self.stack, order)
 
 
 def account_of(network: Any) -> Account:

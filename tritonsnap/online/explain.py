@@ -37,9 +37,9 @@ def explain(
 
     Works on groups of columns: nothing of the size of the influence is allocated, so a case far
     too large to run is explained as well. Only an exact stack and a `FunctionCell` have patterns of
-    about the size of their weights. Up to 2^18 parameters of a `Cell`, or of a `Stack` that learns
-    layer by layer, it also says in which chunks `sequence` would go through time, and counts the
-    sequence so; all others go step by step.
+    about the size of their weights. Up to 2^18 parameters of a `Cell` or a `Stack` it also says in
+    which chunks `sequence` would go through time, and counts the sequence so; all others go step by
+    step.
 
     Times are of the cost model, with the constants that `tritonsnap calibrate` measured here, or
     those that are shipped. What a `FunctionCell` computes is counted by its framework: a forward

@@ -216,8 +216,8 @@ def _cost(learner: StackSnAp, target: str) -> BlockCost:
             values += cell.rows * below.num_parameters
             step += cell.rows * price.multiply_add * (weights + below.num_parameters)
             step += cell.rows * price.element * width * (2 + 3 * targets)
-    chunk += 4 * price.element * values
-    regime = Regime.DENSE if is_saturated(stack, learner.order) else None
+    chunk += 8 * price.element * values
+    regime = Regime.DENSE if learner.has_chunks else None
     return BlockCost(regime, stepping, step, chunk, values, kept)
 
 

@@ -24,6 +24,7 @@ from tritonsnap.online.unroll import LossFunction, Unroll
 if TYPE_CHECKING:
     from tritonsnap.online.chunk_structure import Chunking
     from tritonsnap.online.stack.chunks import StackChunking
+    from tritonsnap.online.stack.exact_structure import ExactChunking
     from tritonsnap.online.stack.network import Stack
 
 
@@ -156,7 +157,7 @@ class Learner(ABC):
         resets: Any = None,
         *,
         readout: Any = None,
-        chunk: int | Literal["auto"] | Chunking | StackChunking | None = "auto",
+        chunk: int | Literal["auto"] | Chunking | StackChunking | ExactChunking | None = "auto",
     ) -> tuple[Any, Any, Carry]:
         """Go through a sequence and add up its gradient.
 
@@ -187,9 +188,9 @@ class Learner(ABC):
             chunk in place of once a step, at a memory of K steps; results are equal to rounding.
             1 goes step by step, "auto" takes what the cost model predicts to be fastest. Only
             `SnAp` and `RTRL` on the CPU and in JAX have chunks, of cells in factored form and of
-            stacks layer by layer. Within `jax.jit` give what
-            `chunking` returned outside, as an argument of the compiled function: else its index
-            arrays become constants of the program.
+            stacks: layer by layer, or exact ones whose order drops nothing. Within `jax.jit` give
+            what `chunking` returned outside, as an argument of the compiled function: else its
+            index arrays become constants of the program.
 
         Returns
         -------

@@ -13,7 +13,9 @@ over time. It takes supports that lose nothing on the way: exact RTRL, or an ord
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tritonsnap.arrays import namespace_of
@@ -31,6 +33,7 @@ from tritonsnap.online.cell import Cell, Linearization, Params
 from tritonsnap.online.chunk import Stretch
 from tritonsnap.online.stack.adjoints import go_back, layer_gradients
 from tritonsnap.online.stack.chunks import through_network
+from tritonsnap.online.stack.exact_layout import Rows, put_together, take_apart
 from tritonsnap.online.stack.exact_structure import ExactChunking, LayerColumns
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.stack.network import Stack
@@ -38,9 +41,7 @@ from tritonsnap.online.trees import add_trees, map_tree
 from tritonsnap.online.unroll import Unroll
 
 if TYPE_CHECKING:
-    from tritonsnap.online.stack.snap import StackInfluence, StackSnAp
-
-Blocks = tuple[Any, ...]
+    from tritonsnap.online.stack.snap import StackSnAp
 
 
 class Progress(NamedTuple):
@@ -49,8 +50,7 @@ class Progress(NamedTuple):
     Attributes
     ----------
     influence
-        For each cell its rows of the influence, for each layer up to it with parameters
-        [batch, rows, parameters].
+        For each cell its dense blocks, see `exact_layout`.
     columns
         For each layer the gradients [parameters] that the influence at the begin of each chunk has
         a part in.
@@ -58,8 +58,8 @@ class Progress(NamedTuple):
         The others, by parameter.
     """
 
-    influence: tuple[Blocks | None, ...]
-    columns: Blocks
+    influence: tuple[Rows, ...]
+    columns: tuple[Any, ...]
     gradients: Params
 
 
@@ -67,65 +67,45 @@ def run_chunks(
     learner: StackSnAp, chunking: ExactChunking, unroll: Unroll
 ) -> tuple[Any, Any, Carry]:
     """`Learner.sequence` on checked arguments, chunk by chunk."""
-    stack, carry, xs = learner.stack, unroll.carry, unroll.xs
+    stack, before, xs = learner.stack, unroll.carry.influence, unroll.xs
     xp = namespace_of(xs)
     layers = stack.prepare(unroll.params).layers
+    entries = chunking.own, chunking.crossing
 
     def advance(progress: Progress, moments: Any, delta: Any, resets: Any) -> Progress:
         influence = progress.influence
         if resets is not None:
             influence = map_tree(lambda block: reset_rows(block, resets[0]), influence)
-        zero = xp.zeros_like(carry.state)
-        nothing = tuple(
-            zero[..., place] if isinstance(layer, Cell) else None
-            for layer, place in zip(stack.layers, stack.places, strict=True)
-        )
-        first, deltas = go_back(stack, layers, moments, delta, nothing, resets)
-        stretches = [
-            _stretch(*of_layer, delta, resets)
-            for of_layer in zip(stack.layers, layers, moments, strict=True)
-        ]
-        new = tuple(
-            _rows_after(stack, chunking, layers, influence, moments, stretches, number)
-            if isinstance(layer, Cell)
-            else None
-            for number, layer in enumerate(stack.layers)
-        )
-        columns = _columns(first, influence, len(chunking.columns))
-        own = (columns, layer_gradients(stack, layers, moments, deltas))
-        return Progress(new, *add_trees((progress.columns, progress.gradients), own))
+        chunk = _Chunk.of(stack, layers, moments, delta, resets)
+        first, gradients = chunk.backpropagated(delta)
+        new = (_columns(first, influence, len(chunking.columns)), gradients)
+        influence = chunk.influence_after(influence, chunking.columns)
+        return Progress(influence, *add_trees(progress[1:], new))
 
+    sizes = [place.stop - place.start for place in stack.columns]
     start = Progress(
-        _dense(learner, chunking, in_dtype_of(xs, carry.influence)),
+        take_apart(learner, *entries, in_dtype_of(xs, before)),
         tuple(
-            own and xp.zeros(layer.num_parameters, dtype=xs.dtype)
-            for layer, own in zip(stack.layers, chunking.columns, strict=False)
+            None if columns is None else xp.zeros(size, dtype=xs.dtype)
+            for columns, size in zip(chunking.columns, sizes, strict=False)
         ),
         map_tree(xp.zeros_like, unroll.params),
     )
     end = through_network(learner, layers, unroll, chunking.steps, advance, start)
-    before = carry.influence
-    own, crossing = _packed(learner, chunking, end.progress.influence)
-    own, crossing = stored_as((before.own, before.crossing), (own, crossing))
+    packed = put_together(learner, *entries, end.progress.influence)
+    own, crossing = stored_as((before.own, before.crossing), packed)
     after = before._replace(
         own=own, crossing=crossing, trace=end.trace, down=stack.weights_down(layers)
     )
-    columns = [values for values in end.progress.columns if values is not None]
-    by_layer = stack.shaped(xp.concat(columns), len(chunking.columns))
+    flat = xp.concat([values for values in end.progress.columns if values is not None])
+    further = stack.joined(stack.shaped(flat, len(chunking.columns)))
     gradients = end.progress.gradients
-    gradients |= {name: gradients[name] + new for name, new in stack.joined(by_layer).items()}
-    carry = Carry(end.state, after, carry.step + xs.shape[0])
+    gradients |= {name: gradients[name] + value for name, value in further.items()}
+    carry = Carry(end.state, after, unroll.carry.step + xs.shape[0])
     return unroll.result(end.loss, gradients, end.of_readout, carry)
 
 
-def _stretch(layer: Any, own: Any, moment: Any, delta: Any, resets: Any) -> Stretch:
-    """A chunk of one layer: gains and sources of its parameters."""
-    if isinstance(layer, FeedForward):
-        moment = Linearization(moment, None, None, layer.immediate(own, moment))
-    return Stretch.of(moment, delta, resets)
-
-
-def _columns(adjoints: Any, influence: Any, num_layers: int) -> Blocks:
+def _columns(adjoints: Any, influence: Any, num_layers: int) -> tuple[Any, ...]:
     """``lambda_0^T J_0`` by layers, summed over the batch."""
     totals: list[Any] = [None] * num_layers
     for adjoint, blocks in zip(adjoints, influence, strict=True):
@@ -136,42 +116,100 @@ def _columns(adjoints: Any, influence: Any, num_layers: int) -> Blocks:
     return tuple(totals)
 
 
-def _rows_after(
-    stack: Stack,
-    chunking: ExactChunking,
-    layers: Any,
-    influence: Any,
-    moments: Any,
-    stretches: Sequence[Stretch],
-    number: int,
-) -> Blocks:
-    """The influence on the cell at `number` behind a chunk, by the layers whose parameters it is.
+class _Chunk(NamedTuple):
+    """A chunk of a stack after its forward pass.
 
-    Each row of the cell's last state is followed back: an axis of rows stands behind the batch.
+    Attributes
+    ----------
+    stack, layers
+        The network, and what its steps read of the parameters.
+    moments
+        From `Stack.linearize`, over time.
+    stretches
+        For each layer gains and sources of its parameters.
     """
-    num_rows, stretch = stack.layers[number].rows, stretches[number]
-    phi, paths = go_back(
-        stack,
-        layers,
-        tuple(_for_rows(moment, num_rows) for moment in moments),
-        None,
-        _each_row(stack, number, stretch.delta),
-        stretch.resets,
-    )
-    blocks: list[Any] = []
-    for below, columns in enumerate(chunking.columns[: number + 1]):
-        block = None
-        if columns is not None:
-            for cell in range(below, number + 1):
-                if influence[cell] is not None:
-                    carried = matmul(phi[cell], influence[cell][below])
-                    block = carried if block is None else add_side_by_side(block, [carried])
-            block = add_side_by_side(
-                stretch.without_resets(block),
-                _products_over_time(stack.layers[below], columns, stretches[below], paths[below]),
-            )
-        blocks.append(block)
-    return tuple(blocks)
+
+    stack: Stack
+    layers: tuple[Any, ...]
+    moments: tuple[Any, ...]
+    stretches: tuple[Stretch, ...]
+
+    @classmethod
+    def of(cls, stack: Stack, layers: Any, moments: Any, delta: Any, resets: Any) -> _Chunk:
+        stretches = []
+        for layer, own, moment in zip(stack.layers, layers, moments, strict=True):
+            linear = moment
+            if isinstance(layer, FeedForward):
+                linear = Linearization(moment, None, None, layer.immediate(own, moment))
+            stretches.append(Stretch.of(linear, delta, resets))
+        return cls(stack, layers, moments, tuple(stretches))
+
+    def backpropagated(self, delta: Any) -> tuple[Any, Params]:
+        """The gradients of the losses in the states before the chunk, and in the parameters."""
+        xp, batch = namespace_of(delta), delta.shape[1]
+        end = tuple(
+            xp.zeros((batch, layer.rows), dtype=delta.dtype) if isinstance(layer, Cell) else None
+            for layer in self.stack.layers
+        )
+        resets = self.stretches[0].resets
+        first, deltas = go_back(self.stack, self.layers, self.moments, delta, end, resets)
+        return first, layer_gradients(self.stack, self.layers, self.moments, deltas)
+
+    def influence_after(
+        self, influence: tuple[Rows, ...], columns: Sequence[LayerColumns | None]
+    ) -> tuple[Rows, ...]:
+        """The influence behind the chunk."""
+        return tuple(
+            self._rows_after(number, layer.rows, influence, columns[: number + 1])
+            if isinstance(layer, Cell)
+            else None
+            for number, layer in enumerate(self.stack.layers)
+        )
+
+    def _rows_after(
+        self,
+        number: int,
+        num_rows: int,
+        influence: tuple[Rows, ...],
+        columns: Sequence[LayerColumns | None],
+    ) -> Rows:
+        """That on one cell, each row of whose last state is followed back by itself.
+
+        An axis of these rows stands behind the batch.
+        """
+        stretch = self.stretches[number]
+        moments = tuple(_for_rows(moment, num_rows) for moment in self.moments)
+        end = self._each_row(number, num_rows)
+        phi, paths = go_back(self.stack, self.layers, moments, None, end, stretch.resets)
+        blocks: list[Any] = []
+        for below, own in enumerate(columns):
+            if own is None:
+                blocks.append(None)
+                continue
+            parts = [
+                matmul(phi[cell], rows[below])
+                for cell, rows in enumerate(influence[: number + 1])
+                if rows is not None and cell >= below
+            ]
+            block = stretch.without_resets(reduce(operator.iadd, parts))
+            layer, path = self.stack.layers[below], paths[below]
+            added = _products_over_time(layer, own, self.stretches[below], path)
+            blocks.append(add_side_by_side(block, added))
+        return tuple(blocks)
+
+    def _each_row(self, number: int, num_rows: int) -> tuple[Any, ...]:
+        """For each cell the derivatives [batch, rows, its rows] of one cell's rows in its state."""
+        delta = self.stretches[number].delta
+        xp, batch = namespace_of(delta), delta.shape[1]
+        found: list[Any] = []
+        for at, layer in enumerate(self.stack.layers):
+            rows = None
+            if isinstance(layer, Cell) and at <= number:
+                rows = xp.zeros((batch, num_rows, layer.rows), dtype=delta.dtype)
+            if at == number:
+                rows = rows + xp.eye(num_rows, dtype=delta.dtype)
+            found.append(rows)
+        return tuple(found)
 
 
 def _for_rows(moment: Any, num_rows: int) -> Any:
@@ -182,19 +220,6 @@ def _for_rows(moment: Any, num_rows: int) -> Any:
     steps, batch, size = moment.shape
     shape = (steps, batch, num_rows, size)
     return namespace_of(moment).broadcast_to(moment[:, :, None], shape)
-
-
-def _each_row(stack: Stack, number: int, like: Any) -> Blocks:
-    """[batch, rows, rows of a cell]: the derivatives of one cell's rows in the states of all."""
-    xp, batch, num_rows = namespace_of(like), like.shape[1], stack.layers[number].rows
-    found: list[Any] = []
-    for at, layer in enumerate(stack.layers):
-        rows = None
-        if isinstance(layer, Cell) and at <= number:
-            rows = xp.zeros((batch, num_rows, layer.rows), dtype=like.dtype)
-            rows = rows + xp.eye(num_rows, dtype=like.dtype) if at == number else rows
-        found.append(rows)
-    return tuple(found)
 
 
 def _products_over_time(
@@ -232,53 +257,3 @@ def _products_over_time(
     if columns.order is None:
         return parts
     return [take(parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1), columns.order[0])]
-
-
-def _dense(
-    learner: StackSnAp, chunking: ExactChunking, influence: StackInfluence
-) -> tuple[Blocks | None, ...]:
-    """The blocks of `Progress.influence`."""
-    stack, found = learner.stack, []
-    for number, one in enumerate(learner.learners):
-        if one is None:
-            found.append(None)
-            continue
-        own = chunking.own[number].dense(one.plan.unpack(influence.own[number]))
-        plan, entries = learner.crossing_plans[number], chunking.crossing[number]
-        below = None
-        if plan is not None:
-            below = entries.dense(plan.unpack(influence.crossing[number]))
-        blocks: list[Any] = [
-            None if columns is None else _at(below, place, own)
-            for columns, place in zip(chunking.columns[:number], stack.columns, strict=False)
-        ]
-        found.append((*blocks, own))
-    return tuple(found)
-
-
-def _at(values: Any, place: slice, like: Any) -> Any:
-    """The columns at a place; zeros beside `like` where no parameter below has an influence."""
-    if values is not None:
-        return values[..., place]
-    xp = namespace_of(like)
-    return xp.zeros((*like.shape[:-1], place.stop - place.start), dtype=like.dtype)
-
-
-def _packed(
-    learner: StackSnAp, chunking: ExactChunking, influence: tuple[Blocks | None, ...]
-) -> tuple[Blocks, Blocks]:
-    """The inverse of `_dense`: the influences of a stack's own parameters, and those that cross."""
-    own: list[Any] = []
-    crossing: list[Any] = []
-    for number, blocks in enumerate(influence):
-        own.append(None)
-        crossing.append(None)
-        if blocks is None:
-            continue
-        plan, one = learner.crossing_plans[number], learner.learners[number]
-        own[-1] = one.plan.pack(chunking.own[number].flat(blocks[-1]))
-        if plan is not None:
-            below = [block for block in blocks[:-1] if block is not None]
-            whole = below[0] if len(below) == 1 else namespace_of(*below).concat(below, axis=-1)
-            crossing[-1] = plan.pack(chunking.crossing[number].flat(whole))
-    return tuple(own), tuple(crossing)

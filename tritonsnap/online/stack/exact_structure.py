@@ -8,69 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tritonsnap.arrays import namespace_of
-from tritonsnap.online.backend import take, take_or_zero
 from tritonsnap.online.cell import Cell
 from tritonsnap.online.chunk_choice import BlockCost, Ways
 from tritonsnap.online.chunk_columns import Columns, Piece
 from tritonsnap.online.chunk_structure import map_arrays
 from tritonsnap.online.stack.crossing import network_influence, preactivation_columns
+from tritonsnap.online.stack.exact_layout import Entries
 from tritonsnap.online.stack.feed_forward import FeedForward, Skip
 from tritonsnap.online.stack.network import Stack
 from tritonsnap.plan.blocks import Regime
 from tritonsnap.plan.calibration import calibrated_target
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.dsmm_plan import DsmmPlan
-from tritonsnap.sparsity.pattern import SparsityPattern
 
 if TYPE_CHECKING:
     from tritonsnap.online.stack.snap import StackSnAp
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Where the entries of a pattern [rows, columns] lie in a dense matrix.
-
-    Attributes
-    ----------
-    shape
-        Rows and columns.
-    of_dense : [nnz] or None
-        The place of each entry in the dense matrix, row by row; None if the pattern is full.
-    of_flat : [rows * columns] or None
-        The entry at each place of the dense matrix, one past the last where there is none.
-    """
-
-    shape: tuple[int, int]
-    of_dense: Any
-    of_flat: Any
-
-    @classmethod
-    def of(cls, pattern: SparsityPattern) -> Entries:
-        """Those of a pattern."""
-        num_rows, num_columns = pattern.shape
-        if pattern.nnz == num_rows * num_columns:
-            return cls(pattern.shape, None, None)
-        place = pattern.rows.astype(np.int64) * num_columns + pattern.cols
-        entry = np.full(num_rows * num_columns, pattern.nnz, np.int64)
-        entry[place] = np.arange(pattern.nnz)
-        return cls(pattern.shape, compact(place), compact(entry))
-
-    def dense(self, flat: Any) -> Any:
-        """[batch, rows, columns] from the entries [batch, nnz], column by column."""
-        num_rows, num_columns = self.shape
-        if self.of_flat is None:
-            by_column = flat.reshape(-1, num_columns, num_rows)
-            return namespace_of(flat).swapaxes(by_column, 1, 2)
-        return take_or_zero(flat, self.of_flat).reshape(-1, num_rows, num_columns)
-
-    def flat(self, dense: Any) -> Any:
-        """The inverse of `dense`."""
-        num_rows, num_columns = self.shape
-        if self.of_dense is None:
-            by_column = namespace_of(dense).swapaxes(dense, 1, 2)
-            return by_column.reshape(-1, num_columns * num_rows)
-        return take(dense.reshape(-1, num_rows * num_columns), self.of_dense)
 
 
 @dataclass(frozen=True)
@@ -117,14 +69,14 @@ class ExactChunking:
     @classmethod
     def build(cls, steps: int, learner: StackSnAp) -> ExactChunking:
         """Find out what chunks of so many steps need."""
-        plans = [one and one.plan for one in learner.learners]
+        own = [None if one is None else one.plan for one in learner.learners]
         layers = list(zip(learner.stack.layers, learner.learners, strict=True))
-        highest = max(number for number, one in enumerate(plans) if one is not None)
+        highest = max(number for number, plan in enumerate(own) if plan is not None)
         return cls(
             steps,
             tuple(_columns(*layer) for layer in layers[: highest + 1]),
-            tuple(plan and Entries.of(plan.mask) for plan in plans),
-            tuple(plan and Entries.of(plan.mask) for plan in learner.crossing_plans),
+            tuple(map(Entries.of, own)),
+            tuple(map(Entries.of, learner.crossing_plans)),
             f"{learner.stack.digest} {steps}",
         )
 
@@ -192,7 +144,7 @@ def _cost(learner: StackSnAp, target: str) -> BlockCost:
     """The predicted cost of the influence of a whole network."""
     stack, price = learner.stack, calibrated_target(target)
     plans = [one.plan for one in learner.learners if one is not None]
-    products = []
+    products: list[DsmmPlan] = []
     for crossing in learner.crossings:
         if crossing is not None:
             plans += [] if crossing.plan is None else [crossing.plan]
@@ -224,6 +176,5 @@ def _cost(learner: StackSnAp, target: str) -> BlockCost:
 def _product(plan: DsmmPlan, target: str) -> float:
     """The predicted nanoseconds of a product."""
     packing = plan.packing(target)
-    return sum(
-        float(packing.costs.by_regime[block.regime][block.groups].sum()) for block in packing.blocks
-    )
+    costs = packing.costs.by_regime
+    return float(sum(costs[block.regime][block.groups].sum() for block in packing.blocks))

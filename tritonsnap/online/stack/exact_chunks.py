@@ -100,7 +100,7 @@ def run_chunks(
     flat = xp.concat([values for values in end.progress.columns if values is not None])
     further = stack.joined(stack.shaped(flat, len(chunking.columns)))
     gradients = end.progress.gradients
-    gradients |= {name: gradients[name] + value for name, value in further.items()}
+    gradients = gradients | {name: gradients[name] + value for name, value in further.items()}
     carry = Carry(end.state, after, unroll.carry.step + xs.shape[0])
     return unroll.result(end.loss, gradients, end.of_readout, carry)
 

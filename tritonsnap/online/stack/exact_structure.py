@@ -167,7 +167,8 @@ def _cost(learner: StackSnAp, target: str) -> BlockCost:
             kept += cell.rows * width * (1 + targets)
             values += cell.rows * below.num_parameters
             step += cell.rows * price.multiply_add * (weights + below.num_parameters)
-            step += cell.rows * price.element * width * (2 + 3 * targets)
+            step += cell.rows * price.element * width * (2 + 3 * targets) + 2 * price.product
+            chunk += len(below.maps) * price.product
     chunk += 8 * price.element * values
     regime = Regime.DENSE if learner.has_chunks else None
     return BlockCost(regime, stepping, step, chunk, values, kept)

@@ -25,14 +25,14 @@ Rows = tuple[Any, ...] | None
 
 @dataclass(frozen=True)
 class Entries:
-    """Where the entries of a pattern [rows, columns] lie in a dense matrix.
+    """Where the entries of an influence [rows, columns] lie in a dense matrix.
 
     Attributes
     ----------
     shape
         Rows and columns.
     of_dense : [nnz] or None
-        The place of each entry in the dense matrix, row by row; None if the pattern is full.
+        The place of each entry in the dense matrix, row by row; None where it is packed as that.
     of_flat : [rows * columns] or None
         The entry at each place of the dense matrix, one past the last where there is none.
     """
@@ -42,34 +42,30 @@ class Entries:
     of_flat: Any
 
     @classmethod
-    def of(cls, plan: DsmmPlan | None) -> Entries | None:
+    def of(cls, plan: DsmmPlan | None, target: str) -> Entries | None:
         """Those of the influence of a plan, if there is one."""
         if plan is None:
             return None
-        pattern = plan.mask
-        num_rows, num_columns = pattern.shape
-        if pattern.nnz == num_rows * num_columns:
-            return cls(pattern.shape, None, None)
-        place = pattern.rows.astype(np.int64) * num_columns + pattern.cols
-        entry = np.full(num_rows * num_columns, pattern.nnz, np.int64)
-        entry[place] = np.arange(pattern.nnz)
-        return cls(pattern.shape, compact(place), compact(entry))
+        mask, (num_rows, num_columns) = plan.mask, plan.mask.shape
+        size = num_rows * num_columns
+        if mask.nnz == size and plan.packing(target).shapes("mask") == [(1, *mask.shape)]:
+            return cls(mask.shape, None, None)
+        place = mask.rows.astype(np.int64) * num_columns + mask.cols
+        entry = np.full(size, mask.nnz, np.int64)
+        entry[place] = np.arange(mask.nnz)
+        return cls(mask.shape, compact(place), compact(entry))
 
-    def dense(self, flat: Any) -> Any:
-        """[batch, rows, columns] from the entries [batch, nnz], column by column."""
-        num_rows, num_columns = self.shape
+    def unpack(self, plan: DsmmPlan, blocks: tuple[Any, ...]) -> Any:
+        """[batch, rows, columns] from packed values."""
         if self.of_flat is None:
-            by_column = flat.reshape(-1, num_columns, num_rows)
-            return namespace_of(flat).swapaxes(by_column, 1, 2)
-        return take_or_zero(flat, self.of_flat).reshape(-1, num_rows, num_columns)
+            return blocks[0][:, 0]
+        return take_or_zero(plan.unpack(blocks), self.of_flat).reshape(-1, *self.shape)
 
-    def flat(self, dense: Any) -> Any:
-        """The inverse of `dense`."""
-        num_rows, num_columns = self.shape
+    def pack(self, plan: DsmmPlan, dense: Any) -> tuple[Any, ...]:
+        """The inverse of `unpack`."""
         if self.of_dense is None:
-            by_column = namespace_of(dense).swapaxes(dense, 1, 2)
-            return by_column.reshape(-1, num_columns * num_rows)
-        return take(dense.reshape(-1, num_rows * num_columns), self.of_dense)
+            return (dense[:, None],)
+        return plan.pack(take(dense.reshape(dense.shape[0], -1), self.of_dense))
 
 
 def take_apart(
@@ -91,10 +87,10 @@ def take_apart(
         if one is None:
             found.append(None)
             continue
-        last = own[number].dense(one.plan.unpack(influence.own[number]))
+        last = own[number].unpack(one.plan, influence.own[number])
         plan, below = learner.crossing_plans[number], None
         if plan is not None:
-            below = crossing[number].dense(plan.unpack(influence.crossing[number]))
+            below = crossing[number].unpack(plan, influence.crossing[number])
         places = learner.stack.columns[:number]
         found.append((*(_at(below, place, last) for place in places), last))
     return tuple(found)
@@ -119,12 +115,12 @@ def put_together(
     for number, (one, blocks) in enumerate(zip(learner.learners, rows, strict=True)):
         packed = others = None
         if blocks is not None:
-            packed = one.plan.pack(own[number].flat(blocks[-1]))
+            packed = own[number].pack(one.plan, blocks[-1])
             plan = learner.crossing_plans[number]
             if plan is not None:
                 below = [block for block in blocks[:-1] if block is not None]
                 whole = namespace_of(*below).concat(below, axis=-1)
-                others = plan.pack(crossing[number].flat(whole))
+                others = crossing[number].pack(plan, whole)
         of_own.append(packed)
         of_others.append(others)
     return tuple(of_own), tuple(of_others)

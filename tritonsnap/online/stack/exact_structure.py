@@ -67,7 +67,7 @@ class ExactChunking:
     host: ExactChunking | None = field(default=None, repr=False)
 
     @classmethod
-    def build(cls, steps: int, learner: StackSnAp) -> ExactChunking:
+    def build(cls, steps: int, learner: StackSnAp, target: str) -> ExactChunking:
         """Find out what chunks of so many steps need."""
         own = [None if one is None else one.plan for one in learner.learners]
         layers = list(zip(learner.stack.layers, learner.learners, strict=True))
@@ -75,14 +75,14 @@ class ExactChunking:
         return cls(
             steps,
             tuple(_columns(*layer) for layer in layers[: highest + 1]),
-            tuple(map(Entries.of, own)),
-            tuple(map(Entries.of, learner.crossing_plans)),
-            f"{learner.stack.digest} {steps}",
+            tuple(Entries.of(plan, target) for plan in own),
+            tuple(Entries.of(plan, target) for plan in learner.crossing_plans),
+            f"{learner.stack.digest} {target} {steps}",
         )
 
     def fits(self, learner: StackSnAp) -> bool:
         """Whether it is one of this learner's."""
-        return learner.has_chunks and self.digest == f"{learner.stack.digest} {self.steps}"
+        return learner.has_chunks and self.digest.startswith(learner.stack.digest)
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -128,7 +128,7 @@ class ExactChunkings(Ways[ExactChunking]):
 
     def make(self, target: str, steps: int, chosen: list[dict[int, Regime]]) -> ExactChunking:
         """Chunks of so many steps; see `Ways.make`."""
-        return ExactChunking.build(steps, self.learner)
+        return ExactChunking.build(steps, self.learner, target)
 
 
 def is_saturated(stack: Stack, order: int | None) -> bool:

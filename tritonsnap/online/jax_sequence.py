@@ -16,6 +16,7 @@ from tritonsnap.online.learner import Learner
 from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.stack.feed_forward import FeedForward
+from tritonsnap.online.unfactored.chunk_structure import UnfactoredChunking
 from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
 from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
 from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
@@ -121,6 +122,11 @@ jax.tree_util.register_pytree_node(
     ResetBeforeJacobians,
     lambda one: (on_device(list(one.arrays), one), None),
     lambda _, arrays: ResetBeforeJacobians(tuple(arrays)),
+)
+jax.tree_util.register_pytree_node(
+    UnfactoredChunking,
+    lambda one: (on_device(one.arrays(), one), Static(one.host or one, one.digest)),
+    lambda static, arrays: static.value.with_arrays(arrays),
 )
 for form in (UnfactoredSnAp, UnfactoredRTRL):
     jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)

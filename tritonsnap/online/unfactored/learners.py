@@ -13,10 +13,13 @@ from tritonsnap.online.backend import index_like, reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry, widened
 from tritonsnap.online.cell import Params
-from tritonsnap.online.learner import Learner, form_of
+from tritonsnap.online.learner import form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
 from tritonsnap.online.trees import add_trees, map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
+from tritonsnap.online.unfactored.chunk import run_chunks
+from tritonsnap.online.unfactored.chunk_choice import UnfactoredChunkings
+from tritonsnap.online.unfactored.chunk_structure import UnfactoredChunking
 from tritonsnap.online.unroll import Unroll
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.dsmm_plan import DsmmPlan
@@ -32,7 +35,6 @@ class UnfactoredSnAp(SnAp):
 
     network: ClassVar[type] = UnfactoredCell
     cell: Any
-    chunking = Learner.chunking  # which needs factors
 
     @cached_property
     def plan(self) -> DsmmPlan:
@@ -63,6 +65,31 @@ class UnfactoredSnAp(SnAp):
             known[packing.digest] = [compact(block) for block in packing.pack(place, "mask")]
         blocks: list[Any] = known[packing.digest]
         return blocks
+
+    def chunking(self, chunk: Any, xs: Any) -> Any:
+        """How `sequence` goes through `xs`; see `Learner.chunking`."""
+        host = self.__dict__.get("host", self)
+        if isinstance(chunk, UnfactoredChunking):
+            if not chunk.digest.startswith(host.digest):
+                raise ValueError(f"`chunk` must be a chunking of {self!r}, got that of another")
+            return chunk
+        return host.chunkings.find_for(chunk, self.plan.packing_for(xs), xs)
+
+    @cached_property
+    def chunkings(self) -> UnfactoredChunkings:
+        """The ways through a sequence that were asked for so far."""
+        return UnfactoredChunkings(self.cell, self.plan, self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for learners that keep the same influence of the same cell."""
+        return f"{self.cell.digest} {self.plan.digest}"
+
+    def run(self, chunking: Any, unroll: Unroll) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        if chunking is None:
+            return self.run_sequence(unroll)
+        return run_chunks(self, chunking, unroll)
 
     @untracked
     def prepare(self, params: Params) -> SnApPrepared:

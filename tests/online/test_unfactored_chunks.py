@@ -12,7 +12,7 @@ from test_function_cells import (
 )
 
 from tritonsnap import GRU, LSTM, RNN, RTRL, FunctionCell, SnAp
-from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
+from tritonsnap.arrays import namespace, to_numpy
 from tritonsnap.online.dynamics import dynamics_pattern
 from tritonsnap.online.unroll import Unroll
 
@@ -39,28 +39,34 @@ def check_chunks(learner, like: str, chunks, **options) -> None:
         check_equal(given.run(learner, carry, chunk=chunk), expected)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, None])
+@pytest.mark.parametrize("order", [1, 2, None])
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_chunk_is_its_steps(cell, order) -> None:
     check_chunks(SnAp(cell, order), "numpy", (2, 3, STEPS, STEPS + 1))
     check_chunks(SnAp(cell, order), "numpy", (3,), batch=1, resets=False)
 
 
-@pytest.mark.parametrize(("cell", "order"), [(DENSE, 1), (DENSE, None), (SPARSE, 1), (SPARSE, 2)])
-@pytest.mark.parametrize("like", ["torch", "jax"])
+@pytest.mark.parametrize(
+    ("cell", "order", "like"),
+    [(DENSE, 1, "torch"), (DENSE, None, "torch"), (SPARSE, 2, "torch"), (DENSE, None, "jax")],
+)
 def test_a_chunk_is_its_steps_in_every_library(cell, order, like: str) -> None:
     check_chunks(SnAp(cell, order), like, (3,))
 
 
-@pytest.mark.parametrize("order", [1, None])
-@pytest.mark.parametrize("make", [gru_cell_of_torch, minimal_gated_unit_of_jax])
+@pytest.mark.parametrize(
+    ("make", "order"),
+    [(gru_cell_of_torch, 1), (gru_cell_of_torch, None), (minimal_gated_unit_of_jax, 1)],
+)
 def test_a_chunk_of_a_function_is_its_steps(make, order) -> None:
     cell = make()
     check_chunks(SnAp(cell, order), cell.library, (3,))
 
 
-@pytest.mark.parametrize(("kind", "like"), [(GRU, "torch"), (LSTM, "torch"), (RNN, "jax")])
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "like", "order"),
+    [(GRU, "torch", 1), (LSTM, "torch", 2), (RNN, "torch", 2)],
+)
 def test_a_chunk_of_sparse_weights_is_that_of_the_factored_cell(kind, like: str, order) -> None:
     cell = kind(inputs=3, hidden=8, density=0.3, input_density=0.6, seed=2)
     plain = written_out(cell, like, immediate=by_leaf(cell), dynamics=dynamics_pattern(cell))
@@ -72,9 +78,8 @@ def test_a_chunk_of_sparse_weights_is_that_of_the_factored_cell(kind, like: str,
         np.testing.assert_allclose(found[1][name], gradient, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("like", ["torch", "jax"])
-def test_parameters_that_act_on_nothing_have_zero_gradients(like: str) -> None:
-    xp = namespace(like)
+def test_parameters_that_act_on_nothing_have_zero_gradients() -> None:
+    xp = namespace("torch")
 
     def step(params, state, x):
         return xp.tanh(params["w"] @ state + x[:1] + params["bias"])
@@ -83,7 +88,7 @@ def test_parameters_that_act_on_nothing_have_zero_gradients(like: str) -> None:
     params = {name: xp.asarray(value) for name, value in values.items()}
     cell = FunctionCell(step, params, inputs=2, hidden=3)
     for order in (1, None):
-        check_chunks(SnAp(cell, order), like, (3,))
+        check_chunks(SnAp(cell, order), "torch", (3,))
 
 
 def test_parameters_may_be_nested() -> None:
@@ -111,8 +116,9 @@ def test_parameters_may_be_nested() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-@pytest.mark.parametrize("like", LIBRARIES)
-@pytest.mark.parametrize("order", [1, None])
+@pytest.mark.parametrize(
+    ("like", "order"), [("numpy", 1), ("numpy", None), ("torch", 1), ("jax", 1)]
+)
 def test_a_nan_ends_with_the_reset_of_its_row(order, like: str) -> None:
     given, learner = problem(SPARSE, like, 6, resets=False), SnAp(SPARSE, order)
     xp = namespace(like)

@@ -12,7 +12,10 @@ constant in time sum over time by themselves. They are products of matrices.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from tritonsnap.arrays import namespace_of
 from tritonsnap.online.backend import (
@@ -168,61 +171,65 @@ def _along(part: Part, dynamics: Any, stretch: Stretch) -> Path:
 
 def _immediate(
     learner: UnfactoredSnAp, part: Part, ready: Any, path: Path, stretch: Stretch, read: Read
-) -> tuple[Any, list[Any]]:
+) -> tuple[Any, tuple[Any, ...]]:
     """``lambda^T I`` [parameters] over the batch, and ``Phi I`` [batch, G, S, C] for each block."""
     xp = namespace_of(stretch.delta)
     steps, batch, num_rows = stretch.delta.shape
     size = part.shape[1]
     adjoints = path.after.reshape(steps, batch, -1, 1 + size)
     states, xs = (xp.swapaxes(array, 0, 1) for array in read)
-    over_all = (array.reshape(1, steps * batch, -1) for array in stretch.linear)
-    every = tuple(over_all)
+    every_state, every_x = (array.reshape(1, steps * batch, -1) for array in stretch.linear)
+    products = partial(learner.cell.immediate_products, ready)
 
     def of_color(number: Any, owner: Any, counted: Any) -> tuple[Any, tuple[Any, ...]]:
         by_row = adjoints if owner is None else take_or_zero(adjoints, owner, axis=-2)
         of_lambda = by_row[..., 0].reshape(1, 1, steps * batch, num_rows)
-        flat = learner.cell.immediate_products(ready, *every, of_lambda)[0, 0]
+        flat = products(every_state, every_x, of_lambda)[0, 0]
         if counted is not None:
             flat = xp.where(counted, flat, xp.zeros_like(flat))
         phi = xp.permute_dims(stretch.at_the_end(by_row[..., 1:]), (1, 3, 0, 2))
-        products = learner.cell.immediate_products(ready, states, xs, phi)  # [batch, S, parameters]
+        of_phi = products(states, xs, phi)  # [batch, S, parameters]
         added = []
         for columns, color in zip(part.columns, part.color, strict=True):
             if columns is None:
-                added.append(products[:, None])
+                added.append(of_phi[:, None])
                 continue
-            columns = xp.asarray(index_like(products, columns))
-            if number is not None:
-                own = xp.asarray(index_like(products, color)) == number
-                columns = xp.where(own[:, None], columns, products.shape[-1])
-            added.append(xp.swapaxes(take_or_zero(products, columns), 1, 2))
+            place = _like(of_phi, columns)
+            if number is not None:  # zero for groups of another color
+                own = _like(of_phi, color) == number
+                place = xp.where(own[:, None], place, of_phi.shape[-1])
+            added.append(xp.swapaxes(take_or_zero(of_phi, place), 1, 2))
         return flat, tuple(added)
 
-    if part.num_colors == 1:
-        owner, counted = (
-            None if array is None else xp.asarray(index_like(stretch.delta, array))[0]
-            for array in (part.owner, part.counted)
-        )
-        flat, added = of_color(None, owner, None if counted is None else counted != 0)
-        return flat, list(added)
-    colors = tuple(
-        xp.asarray(index_like(stretch.delta, array))
+    owner, counted = (
+        None if array is None else _like(stretch.delta, array)
         for array in (part.owner, part.counted)
     )
-    start = (
-        xp.zeros((part.counted.shape[-1],), dtype=stretch.delta.dtype),
-        tuple(
-            xp.zeros((batch, columns.shape[0], size, columns.shape[1]), dtype=stretch.delta.dtype)
-            for columns in part.columns
-        ),
-    )
+    if counted is not None:
+        counted = counted != 0
+    if part.num_colors == 1:
+        return of_color(
+            None,
+            None if owner is None else owner[0],
+            None if counted is None else counted[0],
+        )
 
     def body(running: Any, inputs: Any) -> tuple[Any, None]:
-        number, (owner, counted) = inputs
-        return add_trees(running, of_color(number, owner, counted != 0)), None
+        return add_trees(running, of_color(*inputs)), None
 
-    (flat, added), _ = scan(body, start, (xp.arange(part.num_colors), colors))
-    return flat, list(added)
+    def zeros(*shape: int) -> Any:
+        return xp.zeros(shape, dtype=stretch.delta.dtype)
+
+    blocks = (zeros(batch, one.shape[0], size, one.shape[1]) for one in part.columns)
+    start = (zeros(learner.plan.mask.shape[1]), tuple(blocks))
+    number = _like(stretch.delta, np.arange(part.num_colors))
+    (flat, added), _ = scan(body, start, (number, owner, counted))
+    return flat, added
+
+
+def _like(values: Any, index: Any) -> Any:
+    """An index array as an array of the library of values."""
+    return namespace_of(values).asarray(index_like(values, index))
 
 
 def _times(matrices: Any, values: Any) -> Any:

@@ -30,9 +30,7 @@ class UnfactoredChunkings(Ways[UnfactoredChunking]):
             self._costs[target] = self._cost(self.plan.packing(target))
         return [[self._costs[target]]]
 
-    def make(
-        self, target: str, steps: int, chosen: list[dict[int, Regime]]
-    ) -> UnfactoredChunking:
+    def make(self, target: str, steps: int, chosen: list[dict[int, Regime]]) -> UnfactoredChunking:
         """Chunks of so many steps; see `Ways.make`."""
         packing = self.plan.packing(target)
         digest = f"{self.digest} {packing.digest} {steps}"
@@ -51,9 +49,10 @@ class UnfactoredChunkings(Ways[UnfactoredChunking]):
             float(packing.costs.by_regime[block.regime][block.groups].sum())
             for block in packing.blocks
         )
-        stepping += price.multiply_add * work.jacobians + 2 * price.element * values
-        stepping += price.gather * values  # the immediate values, into their blocks
-        chunk_step = price.multiply_add * work.dynamics
+        # the immediate values are put into their blocks
+        stepping += (2 * price.element + price.gather) * values
+        # a step's Jacobians are counted beside this: a chunk takes only those of the dynamics
+        chunk_step = price.multiply_add * float(work.dynamics - work.jacobians)
         chunk, kept = 4.0 * price.element * values, packing.dynamics.nnz
         for part in self._parts_of(packing):
             num_groups, size = part.shape

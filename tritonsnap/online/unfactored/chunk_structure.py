@@ -8,7 +8,7 @@ all, as in a compressed Jacobian.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -136,9 +136,7 @@ def _immediate_rows(
     )
 
 
-def _owners(
-    support: NDArray[np.int64], reached: SparsityPattern, colors: NDArray[np.int64]
-) -> Any:
+def _owners(support: NDArray[np.int64], reached: SparsityPattern, colors: NDArray[np.int64]) -> Any:
     """`Part.owner`."""
     num_rows, total = reached.shape[0], support.size
     at = np.full((len(support), num_rows + 1), total, np.int64)

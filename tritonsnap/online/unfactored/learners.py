@@ -15,7 +15,7 @@ from tritonsnap.online.carry import Carry, widened
 from tritonsnap.online.cell import Params
 from tritonsnap.online.learner import form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
-from tritonsnap.online.trees import add_trees, map_tree
+from tritonsnap.online.trees import add_trees, leaves_of, map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
 from tritonsnap.online.unfactored.chunk import run_chunks
 from tritonsnap.online.unfactored.chunk_choice import UnfactoredChunkings
@@ -94,7 +94,11 @@ class UnfactoredSnAp(SnAp):
     @untracked
     def prepare(self, params: Params) -> SnApPrepared:
         """What the steps read of the parameters; compute it once per update."""
-        return SnApPrepared(self.cell.prepare(params), ())
+        ready = self.cell.prepare(params)
+        (like, *_) = leaves_of(params)
+        self.places(self.plan.packing_for(like))
+        _ = self.jacobians  # found here once, before a program is compiled
+        return SnApPrepared(ready, ())
 
     def _linearized(
         self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any

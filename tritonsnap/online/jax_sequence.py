@@ -18,7 +18,12 @@ from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.stack.feed_forward import FeedForward
 from tritonsnap.online.unfactored.chunk_structure import UnfactoredChunking
 from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
-from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
+from tritonsnap.online.unfactored.learners import (
+    UnfactoredBPTT,
+    UnfactoredRTRL,
+    UnfactoredSnAp,
+    UnfactoredUORO,
+)
 from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
 from tritonsnap.online.unroll import LossFunction, Unroll
 from tritonsnap.online.uoro import UORO
@@ -184,5 +189,5 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
 jax.tree_util.register_pytree_node(Chunking, _flatten_chunking, _unflatten_chunking)
 for kind in (SnAp, RTRL, RFLO):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-for plain in (BPTT, UORO, UnfactoredBPTT):
+for plain in (BPTT, UORO, UnfactoredBPTT, UnfactoredUORO):
     jax.tree_util.register_pytree_node(plain, _flatten_plain, _unflatten_plain)

@@ -56,7 +56,7 @@ class Learner(ABC):
         if isinstance(cell, Cell) and self.network is Cell and not cell.factored:
             raise TypeError(
                 f"`cell` must be in factored form for {type(self).__name__}, got "
-                f"{type(cell).__name__}: SnAp, RTRL and BPTT take it"
+                f"{type(cell).__name__}: SnAp, RTRL, UORO and BPTT take it"
             )
         if not isinstance(cell, self.network):
             known = any(isinstance(cell, form.network) for form in _FORMS)

@@ -118,6 +118,10 @@ class UnfactoredCell(ABC):
         """The function that gives Jacobians, those of the dynamics on a part of their pattern."""
 
     @abstractmethod
+    def push_forward(self, ready: Any, state: Any, x: Any, tangent: Any) -> tuple[Any, Any]:
+        """The new state, and the tangent in it of one in the old state, both [batch, rows]."""
+
+    @abstractmethod
     def pull_back(self, ready: Any, state: Any, x: Any, adjoint: Any) -> tuple[Params, Any]:
         """The gradients in the parameters, summed over the batch, and in the old state.
 

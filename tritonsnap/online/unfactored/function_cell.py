@@ -35,8 +35,8 @@ class FunctionCell(UnfactoredCell):
     """A recurrent cell that is any function ``new_state = f(params, state, x)`` of torch or JAX.
 
     Its Jacobians are taken by automatic differentiation, in as few passes as their patterns allow
-    (see `tritonsnap.jax.sp_jacrev`), so it works with `SnAp`, `RTRL` and `BPTT`. A `Cell` in
-    factored form is faster: it needs no passes.
+    (see `tritonsnap.jax.sp_jacrev`), so it works with `SnAp`, `RTRL`, `UORO` and `BPTT`. A `Cell`
+    in factored form is faster: it needs no passes.
 
     Parameters
     ----------
@@ -212,6 +212,15 @@ class FunctionCell(UnfactoredCell):
     def make_jacobians(self, dynamics: SparsityPattern) -> ProjectedJacobians:
         """The Jacobians by automatic differentiation, those of the dynamics where asked for."""
         return ProjectedJacobians(self, self.projection(dynamics))
+
+    def push_forward(self, ready: Any, state: Any, x: Any, tangent: Any) -> tuple[Any, Any]:
+        """The new state, and the tangent in it of one in the old state."""
+        library = transforms(self.library)
+        mapped = library.vmap(self.f, (None, 0, 0))
+        pushed: tuple[Any, Any] = library.jvp(
+            lambda state: mapped(ready.params, state, x), (state,), (tangent,)
+        )
+        return pushed
 
     def pull_back(self, ready: Any, state: Any, x: Any, adjoint: Any) -> tuple[Params, Any]:
         """The gradients in the parameters, summed over the batch, and in the old state."""

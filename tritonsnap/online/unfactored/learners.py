@@ -1,4 +1,4 @@
-"""`SnAp`, `RTRL` and `BPTT` of cells whose Jacobians come as values."""
+"""`SnAp`, `RTRL`, `UORO` and `BPTT` of cells whose Jacobians come as values."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tritonsnap.online.unfactored.chunk import run_chunks
 from tritonsnap.online.unfactored.chunk_choice import UnfactoredChunkings
 from tritonsnap.online.unfactored.chunk_structure import UnfactoredChunking
 from tritonsnap.online.unroll import Unroll
+from tritonsnap.online.uoro import UORO
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
@@ -119,6 +120,32 @@ class UnfactoredSnAp(SnAp):
 @form_of(RTRL)
 class UnfactoredRTRL(UnfactoredSnAp, RTRL):
     """`RTRL` where the immediate Jacobian comes as values on its pattern."""
+
+
+@form_of(UORO)
+class UnfactoredUORO(UORO):
+    """`UORO` whose right vector is [batch, parameters], from derivatives in one direction each."""
+
+    network: ClassVar[type] = UnfactoredCell
+    prepared: ClassVar[type] = tuple  # the cell's own
+    cell: Any
+
+    def _zero_right(self, state: Any) -> Any:
+        num_parameters = self.cell.immediate_pattern.shape[1]
+        return namespace_of(state).zeros((state.shape[0], num_parameters), dtype=state.dtype)
+
+    def _products(
+        self, ready: Any, state: Any, x: Any, left: Any, signs: Any
+    ) -> tuple[Any, Any, Any]:
+        new, moved = self.cell.push_forward(ready, state, x, left)
+        added = self.cell.immediate_products(
+            ready, state[:, None], x[:, None], signs[:, None, None]
+        )
+        return new, moved, added[:, 0]
+
+    def _estimate(self, carry: Carry, delta: Any) -> Params:
+        params: Params = self.cell.shaped(super()._estimate(carry, delta))
+        return params
 
 
 class Moment(NamedTuple):

@@ -165,6 +165,19 @@ class ResetBeforeGRU(GRU, UnfactoredCell):
         place = dynamics.rows.astype(np.int64) * self.hidden + dynamics.cols
         return ResetBeforeJacobians(tuple(compact(array) for array in (*arrays, place)))
 
+    def push_forward(self, ready: Kernels, state: Any, x: Any, tangent: Any) -> tuple[Any, Any]:
+        """The new state, and the tangent in it of one in the old state."""
+        gates = activations(ready, state, x)
+        gain_update, through = _gains(gates, state)
+        of_reset = gates.reset * (1 - gates.reset) * (tangent @ ready.recurrent["reset"])
+        of_gated = of_reset * state + gates.reset * tangent
+        moved = (
+            through * (of_gated @ ready.recurrent["candidate"])
+            + gain_update * (tangent @ ready.recurrent["update"])
+            + gates.update * tangent
+        )
+        return _mixed(gates, state), moved
+
     def pull_back(self, ready: Kernels, state: Any, x: Any, adjoint: Any) -> tuple[Params, Any]:
         """The gradients in the parameters, summed over the batch, and in the old state."""
         gates = activations(ready, state, x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -153,7 +152,13 @@ def add_side_by_side(block: Any, parts: list[Any]) -> Any:
 
 def transforms(library: Library) -> Any:
     """Where `vmap`, `vjp` and `jvp` are: `jax`, or `torch.func`."""
-    return importlib.import_module("jax" if library == "jax" else "torch.func")
+    if library == "jax":
+        import jax
+
+        return jax
+    import torch
+
+    return torch.func
 
 
 def derivative(function: Callable[[Any], dict[str, Any]], at: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from tritonsnap.online.backend import (
     take_or_zero,
 )
 from tritonsnap.online.carry import Carry, narrowed, widened
-from tritonsnap.online.cell import Linearization, Params
+from tritonsnap.online.cell import Params
 from tritonsnap.online.chunk_adjoint import AdjointWeights, Path, along_groups, prepare_adjoint
 from tritonsnap.online.chunk_columns import Piece
 from tritonsnap.online.chunk_groups import Groups
@@ -60,7 +60,8 @@ class Stretch(NamedTuple):
     Attributes
     ----------
     linear
-        The partial derivatives of each step.
+        The partial derivatives of each step, a `Linearization`; of a cell that has none what the
+        steps read.
     delta : [K, batch, rows]
         The gradient of each step's loss in its state.
     resets : bool [K, batch] or None
@@ -69,13 +70,13 @@ class Stretch(NamedTuple):
         Whether no reset follows the step: then it lies in the influence at the end.
     """
 
-    linear: Linearization
+    linear: Any
     delta: Any
     resets: Any
     last: Any
 
     @classmethod
-    def of(cls, linear: Linearization, delta: Any, resets: Any) -> Stretch:
+    def of(cls, linear: Any, delta: Any, resets: Any) -> Stretch:
         """A stretch whose `last` follows from its resets."""
         if resets is None:
             return cls(linear, delta, None, None)

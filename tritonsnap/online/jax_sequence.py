@@ -16,8 +16,14 @@ from tritonsnap.online.learner import Learner
 from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.stack.feed_forward import FeedForward
+from tritonsnap.online.unfactored.chunk_structure import UnfactoredChunking
 from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
-from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
+from tritonsnap.online.unfactored.learners import (
+    UnfactoredBPTT,
+    UnfactoredRTRL,
+    UnfactoredSnAp,
+    UnfactoredUORO,
+)
 from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
 from tritonsnap.online.unroll import LossFunction, Unroll
 from tritonsnap.online.uoro import UORO
@@ -122,6 +128,11 @@ jax.tree_util.register_pytree_node(
     lambda one: (on_device(list(one.arrays), one), None),
     lambda _, arrays: ResetBeforeJacobians(tuple(arrays)),
 )
+jax.tree_util.register_pytree_node(
+    UnfactoredChunking,
+    lambda one: (on_device(one.arrays(), one), Static(one.host or one, one.digest)),
+    lambda static, arrays: static.value.with_arrays(arrays),
+)
 for form in (UnfactoredSnAp, UnfactoredRTRL):
     jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
 
@@ -178,5 +189,5 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
 jax.tree_util.register_pytree_node(Chunking, _flatten_chunking, _unflatten_chunking)
 for kind in (SnAp, RTRL, RFLO):
     jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-for plain in (BPTT, UORO, UnfactoredBPTT):
+for plain in (BPTT, UORO, UnfactoredBPTT, UnfactoredUORO):
     jax.tree_util.register_pytree_node(plain, _flatten_plain, _unflatten_plain)

@@ -202,7 +202,7 @@ def finish(
     packing = learner.plan.packing_for(like)
     blocks, packed = put_together(chunking, packing, progress.influence, progress.columns)
     flat = packing.unpack_columns(tuple(packed), like=like)
-    return blocks, add_trees(progress.gradients, learner.by_parameter(flat))
+    return blocks, learner.all_gradients(flat, progress.gradients)
 
 
 def carry_through(

@@ -85,9 +85,26 @@ class Ways(ABC, Generic[Way]):
             return None
         wanted = (chunk, target, length, batch) if chunk == "auto" else (chunk, target)
         if wanted not in self._found:
-            steps, chosen = _choose(self.by_layer(target), chunk, target, length, batch)
-            self._found[wanted] = self.make(target, steps, chosen) if any(chosen) else None
+            steps, chosen = self.choose(chunk, target, length, batch)
+            self._found[wanted] = self.make(target, steps, chosen) if steps > 1 else None
         return self._found[wanted]
+
+    def choose(
+        self, chunk: int | Literal["auto"], target: str, length: int, batch: int
+    ) -> tuple[int, list[dict[int, Regime]]]:
+        """The steps of a chunk, the same for all layers, and which blocks of each are chunked.
+
+        "auto" gives those whose predicted time is least; 1 and none at all to go step by step.
+        """
+        layers = self.by_layer(target)
+        if chunk == "auto":
+            return _cheapest(layers, length, batch, self.price(target).block)
+        chosen = [_possible(costs) for costs in layers]
+        return int(chunk) if any(chosen) else 1, chosen
+
+    def price(self, target: str) -> Target:
+        """What operations take, by which ways are chosen."""
+        return calibrated_target(target)
 
     @abstractmethod
     def by_layer(self, target: str) -> list[list[BlockCost]]:
@@ -99,18 +116,28 @@ class Ways(ABC, Generic[Way]):
 
 
 class Chunkings(Ways[Chunking]):
-    """The ways of the learner of a cell."""
+    """The ways of the learner of a cell, by `price` or else by this machine's."""
 
-    def __init__(self, structure: FactorStructure, dynamics: DynamicsStructure) -> None:
+    def __init__(
+        self,
+        structure: FactorStructure,
+        dynamics: DynamicsStructure,
+        price: Target | None = None,
+    ) -> None:
         super().__init__()
         self.structure = structure
         self.dynamics = dynamics
+        self._price = price
         self._costs: dict[str, list[BlockCost]] = {}
         self._made: dict[tuple[object, ...], Chunking] = {}
 
     def by_layer(self, target: str) -> list[list[BlockCost]]:
         """The predicted costs of each block, of the only layer."""
         return [self.costs(target)]
+
+    def price(self, target: str) -> Target:
+        """What operations take, by which ways are chosen."""
+        return self._price or super().price(target)
 
     def make(self, target: str, steps: int, chosen: list[dict[int, Regime]]) -> Chunking:
         """Chunks of so many steps; see `Ways.make`."""
@@ -124,8 +151,7 @@ class Chunkings(Ways[Chunking]):
     def costs(self, target: str) -> list[BlockCost]:
         """The predicted costs of each block."""
         if target not in self._costs:
-            packing = self.structure.plan.packing(target)
-            price = calibrated_target(target)
+            packing, price = self.structure.plan.packing(target), self.price(target)
             self._costs[target] = [
                 _block_cost(self.structure, self.dynamics, packing, number, price)
                 for number in range(len(packing.blocks))
@@ -133,23 +159,33 @@ class Chunkings(Ways[Chunking]):
         return self._costs[target]
 
 
-def _choose(
-    layers: list[list[BlockCost]],
-    chunk: int | Literal["auto"],
-    target: str,
-    length: int,
-    batch: int,
-) -> tuple[int, list[dict[int, Regime]]]:
-    """The steps of a chunk, the same for all layers, and which blocks of each are chunked.
+class ShareChunkings(Chunkings):
+    """The ways of a device that holds some columns of `whole`: as many steps at once on all.
 
-    "auto" gives those whose predicted time is least: none at all to go step by step.
+    Which of its blocks are chunked is a device's own matter.
     """
-    if chunk == "auto":
-        return _cheapest(layers, length, batch, calibrated_target(target).block)
-    return int(chunk), [
-        {n: cost.regime for n, cost in enumerate(costs) if cost.regime is not None}
-        for costs in layers
-    ]
+
+    def __init__(
+        self, structure: FactorStructure, dynamics: DynamicsStructure, whole: Chunkings
+    ) -> None:
+        super().__init__(structure, dynamics)
+        self.whole = whole
+
+    def choose(
+        self, chunk: int | Literal["auto"], target: str, length: int, batch: int
+    ) -> tuple[int, list[dict[int, Regime]]]:
+        """The steps that the whole goes at once, and which blocks are chunked."""
+        steps, _ = self.whole.choose(chunk, target, length, batch)
+        costs = self.costs(target)
+        if chunk != "auto" or steps == 1:
+            return steps, [_possible(costs) if steps > 1 else {}]
+        _, chosen = _faster_chunked(costs, steps, batch, self.price(target).block)
+        return steps, [chosen]
+
+
+def _possible(costs: list[BlockCost]) -> dict[int, Regime]:
+    """All blocks of a layer that can be chunked."""
+    return {n: cost.regime for n, cost in enumerate(costs) if cost.regime is not None}
 
 
 def _cheapest(
@@ -279,8 +315,8 @@ def predicted_seconds(
 ) -> float:
     """What the influence of a sequence is predicted to take, without the forward pass."""
     layers = learner.chunkings.by_layer(target)
-    overhead = calibrated_target(target).block
-    steps, chosen = _choose(layers, chunk, target, length, batch)
+    overhead = learner.chunkings.price(target).block
+    steps, chosen = learner.chunkings.choose(chunk, target, length, batch)
     each = sum(
         batch * (cost.chunked(steps) if steps > 1 and number in of_layer else cost.stepping)
         + overhead

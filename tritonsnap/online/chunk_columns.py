@@ -63,6 +63,7 @@ class Columns:
         self.unit = structure.unit[safe].astype(np.int64)
         self.target = structure.target[safe].astype(np.int64)
         self.source = structure.source[safe].astype(np.int64)
+        self.number = safe if structure.numbers is None else structure.numbers[safe]
         self.num_sources = structure.num_sources
         # units [G, U] of each group, ascending, padded by the first
         units = [
@@ -135,7 +136,7 @@ class Columns:
         first_column = 0
         for linear in self.cell.maps:
             last_column = first_column + linear.num_parameters
-            here = self.inside & (self.column >= first_column) & (self.column < last_column)
+            here = self.inside & (self.number >= first_column) & (self.number < last_column)
             first_column = last_column
             if not here.any():
                 continue

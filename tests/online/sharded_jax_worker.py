@@ -10,7 +10,7 @@ import pytest
 from networks import largest_difference, problem
 
 import tritonsnap.jax as tsj
-from tritonsnap import BPTT, GRU, RNN, RTRL, SnAp
+from tritonsnap import BPTT, GRU, LSTM, RNN, RTRL, SnAp
 from tritonsnap.online.checkpoint import load_checkpoint, save_checkpoint
 
 STEPS, BATCH = 6, 4
@@ -33,7 +33,18 @@ def check_sequence(learner, mesh, steps: int = STEPS):
         assert len(block.sharding.device_set) == mesh.size
         assert all(s.data.nbytes * mesh.size == block.nbytes for s in block.addressable_shards)
     check_gathered(sharded.gather(spread), carry, learner)
+    check_chunks(sharded, given, spread, carry)
     return sharded, given, spread
+
+
+def check_chunks(sharded, given, spread, carry) -> None:
+    """Chunks from an influence that is not zero give what steps of one learner in NumPy give."""
+    source = problem(sharded.cell, "numpy", len(given.xs), batch=BATCH)
+    loss, gradients, carry = source.run(sharded.learner, carry, chunk=1)
+    found_loss, found, spread = given.run(sharded, spread, chunk=len(given.xs) // 2)
+    assert found_loss == pytest.approx(loss, rel=1e-12)
+    assert largest_difference(found, gradients) < 1e-12
+    check_gathered(sharded.gather(spread), carry, sharded.learner)
 
 
 def check_gathered(gathered, carry, learner) -> None:
@@ -108,6 +119,8 @@ def on_four_devices(folder: Path) -> None:
     columns = jax.make_mesh((4,), ("columns",))
     check_sequence(SnAp(RNN(5, 64, density=0.05, seed=1), 3), columns, steps=4)
     check_sequence(SnAp(RNN(3, 20)), columns, steps=4)
+    check_sequence(RTRL(GRU(3, 6)), columns, steps=4)
+    check_sequence(SnAp(LSTM(3, 7, density=0.3, seed=1), 2), mesh, steps=4)
     check_errors(mesh)
 
 

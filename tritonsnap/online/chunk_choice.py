@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -118,6 +118,9 @@ class Ways(ABC, Generic[Way]):
 class Chunkings(Ways[Chunking]):
     """The ways of the learner of a cell, by `price` or else by this machine's."""
 
+    walks: ClassVar[bool] = True
+    """Whether adjoints may be walked."""
+
     def __init__(
         self,
         structure: FactorStructure,
@@ -153,7 +156,7 @@ class Chunkings(Ways[Chunking]):
         if target not in self._costs:
             packing, price = self.structure.plan.packing(target), self.price(target)
             self._costs[target] = [
-                _block_cost(self.structure, self.dynamics, packing, number, price)
+                _block_cost(self.structure, self.dynamics, packing, number, price, self.walks)
                 for number in range(len(packing.blocks))
             ]
         return self._costs[target]
@@ -247,6 +250,7 @@ def _block_cost(
     packing: Packing,
     number: int,
     price: Target,
+    walks: bool,
 ) -> BlockCost:
     block = packing.blocks[number]
     values = int(np.prod(block.mask_shape))
@@ -270,11 +274,8 @@ def _block_cost(
             values=values,
             kept=4 * num_groups,
         )
-    walks = adjoint_plan(packing, [number]).packing(packing.target.name)
-    walk = float(walks.costs.by_regime[Regime.WALK].sum())
-    if not price.by_row:  # classes of rows are put together, and taken in the order of the block
-        walk += 2 * price.element * float(np.prod(walks.shapes("x")[0]))
-    rows = BlockRows.of(block, packing.dynamics)
+    walk = _walk_step(packing, number, price) if walks else math.inf
+    rows = BlockRows.of(block, packing.dynamics).with_columns(np.any(columns.inside, axis=1))
     terms, num_lasting = dynamics.num_terms, rows.lasting.sum(axis=1)
     gathered = 0.0
     largest, lasting = np.empty(num_groups, np.int64), np.empty(num_groups, np.int64)
@@ -308,6 +309,15 @@ def _block_cost(
         values=values,
         kept=emitted,
     )
+
+
+def _walk_step(packing: Packing, number: int, price: Target) -> float:
+    """Nanoseconds that walks take to carry the adjoint of a block one step back."""
+    walks = adjoint_plan(packing, [number]).packing(packing.target.name)
+    step = float(walks.costs.by_regime[Regime.WALK].sum())
+    if not price.by_row:  # classes of rows are put together, and taken in the order of the block
+        step += 2 * price.element * float(np.prod(walks.shapes("x")[0]))
+    return step
 
 
 def predicted_seconds(

@@ -12,6 +12,8 @@ from networks import largest_difference, problem
 import tritonsnap.jax as tsj
 from tritonsnap import BPTT, GRU, LSTM, RNN, RTRL, SnAp
 from tritonsnap.online.checkpoint import load_checkpoint, save_checkpoint
+from tritonsnap.online.unroll import Unroll
+from tritonsnap.plan.blocks import Regime
 
 STEPS, BATCH = 6, 4
 
@@ -41,10 +43,38 @@ def check_chunks(sharded, given, spread, carry) -> None:
     """Chunks from an influence that is not zero give what steps of one learner in NumPy give."""
     source = problem(sharded.cell, "numpy", len(given.xs), batch=BATCH)
     loss, gradients, carry = source.run(sharded.learner, carry, chunk=1)
-    found_loss, found, spread = given.run(sharded, spread, chunk=len(given.xs) // 2)
+    chunking = sharded.chunking(len(given.xs) // 2, given.xs)
+    assert chunking.steps == len(given.xs) // 2
+    found_loss, found, spread = given.run(sharded, spread, chunk=chunking)
     assert found_loss == pytest.approx(loss, rel=1e-12)
     assert largest_difference(found, gradients) < 1e-12
     check_gathered(sharded.gather(spread), carry, sharded.learner)
+
+
+def check_some_blocks(mesh) -> None:
+    """Blocks that are not chunked are stepped beside the others; sums are those of stepping."""
+    learner = SnAp(GRU(inputs=2, hidden=12, density=0.06, seed=3), 2)
+    sharded, given = tsj.Sharded(learner, mesh), problem(learner.cell, "jax", 4, batch=BATCH)
+    costs = sharded.chunkings.costs("xla")
+    chosen = {n: cost.regime for n, cost in enumerate(costs) if n % 2 == 0}
+    assert set(chosen.values()) == {Regime.ELEMENTWISE, Regime.DENSE}
+    chunking = sharded.chunkings.make("xla", 2, [chosen])
+    assert chunking.stepped_numbers
+    loss, gradients, carry = problem(learner.cell, "numpy", 4, batch=BATCH).run(learner)
+    found_loss, found, spread = given.run(sharded, chunk=chunking)
+    assert found_loss == pytest.approx(loss, rel=1e-12)
+    assert largest_difference(found, gradients) < 1e-12
+    check_gathered(sharded.gather(spread), carry, learner)
+    counts = []
+    for way in (None, chunking):
+        unroll = Unroll(given.params, spread, *given.sequence, given.readout)
+        program = str(jax.make_jaxpr(lambda way=way, unroll=unroll: sharded.run(way, unroll))())
+        counts.append(program.count("psum"))
+        assert not any(name in program for name in ("all_gather", "all_to_all", "ppermute"))
+    assert counts[0] == counts[1] > 0
+    with pytest.raises(ValueError, match="`chunk` must be a chunking of Sharded"):
+        sharded.chunking(learner.chunking(2, given.xs), given.xs)
+    assert sharded.chunking("auto", given.xs) is None
 
 
 def check_gathered(gathered, carry, learner) -> None:
@@ -119,8 +149,8 @@ def on_four_devices(folder: Path) -> None:
     columns = jax.make_mesh((4,), ("columns",))
     check_sequence(SnAp(RNN(5, 64, density=0.05, seed=1), 3), columns, steps=4)
     check_sequence(SnAp(RNN(3, 20)), columns, steps=4)
-    check_sequence(RTRL(GRU(3, 6)), columns, steps=4)
-    check_sequence(SnAp(LSTM(3, 7, density=0.3, seed=1), 2), mesh, steps=4)
+    check_sequence(RTRL(LSTM(2, 4)), columns, steps=4)
+    check_some_blocks(columns)
     check_errors(mesh)
 
 
@@ -131,7 +161,8 @@ def on_one_of_two_processes(folder: Path, process: int, address: str) -> None:
     loss, gradients, carry = problem(learner.cell, "numpy", STEPS, batch=BATCH).run(learner)
     given = problem(learner.cell, "jax", STEPS, batch=BATCH)
     sharded = tsj.Sharded(learner, jax.make_mesh((2, 2), ("columns", "data")))
-    found_loss, found, spread = given.run(sharded)  # the influence spans both processes
+    # the influence spans both processes, and so do the index arrays of chunks
+    found_loss, found, spread = given.run(sharded, chunk=STEPS // 2)
     assert found_loss == pytest.approx(loss, rel=1e-13)
     assert largest_difference(found, gradients) < 1e-12
     assert not spread.influence[0].is_fully_addressable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
-from tritonsnap.online.chunk_columns import Columns, can_chunk
+from tritonsnap.online.chunk_columns import Columns, can_chunk, joined_columns
 from tritonsnap.online.chunk_groups import BlockRows, adjoint_plan, gathered_step, split_by_rows
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import DynamicsStructure
@@ -138,6 +138,10 @@ class Chunkings(Ways[Chunking]):
         """The predicted costs of each block, of the only layer."""
         return [self.costs(target)]
 
+    def packings_for(self, target: str) -> list[Packing]:
+        """The packings of all devices that go the same way, aligned."""
+        return [self.structure.plan.packing(target)]
+
     def price(self, target: str) -> Target:
         """What operations take, by which ways are chosen."""
         return self._price or super().price(target)
@@ -154,10 +158,10 @@ class Chunkings(Ways[Chunking]):
     def costs(self, target: str) -> list[BlockCost]:
         """The predicted costs of each block."""
         if target not in self._costs:
-            packing, price = self.structure.plan.packing(target), self.price(target)
+            packings, price = self.packings_for(target), self.price(target)
             self._costs[target] = [
-                _block_cost(self.structure, self.dynamics, packing, number, price, self.walks)
-                for number in range(len(packing.blocks))
+                _block_cost(self.structure, self.dynamics, packings, number, price, self.walks)
+                for number in range(len(packings[0].blocks))
             ]
         return self._costs[target]
 
@@ -247,19 +251,20 @@ def _even(length: int, steps: int) -> int:
 def _block_cost(
     structure: FactorStructure,
     dynamics: DynamicsStructure,
-    packing: Packing,
+    packings: list[Packing],
     number: int,
     price: Target,
     walks: bool,
 ) -> BlockCost:
-    block = packing.blocks[number]
+    packing, blocks = packings[0], [one.blocks[number] for one in packings]
+    block = blocks[0]
     values = int(np.prod(block.mask_shape))
     product = packing.costs.by_regime[block.regime][block.groups].sum()
     stepping = float(product) + 2 * price.element * values
-    if not can_chunk(structure, block):
+    if not all(can_chunk(structure, one) for one in blocks):
         return BlockCost(None, stepping, 0.0, 0.0, values, 0)
-    columns = Columns(structure, dynamics.cell, block.columns.index(np))
-    num_groups, num_units = columns.units.shape
+    columns = Columns(structure, dynamics.cell, joined_columns(blocks))
+    num_groups, num_units = block.columns.num_groups, columns.units.shape[1]
     width = block.columns.width
     if isinstance(block, ElementwiseBlock):
         pieces, order = columns.pieces(gather=False)
@@ -275,7 +280,8 @@ def _block_cost(
             kept=4 * num_groups,
         )
     walk = _walk_step(packing, number, price) if walks else math.inf
-    rows = BlockRows.of(block, packing.dynamics).with_columns(np.any(columns.inside, axis=1))
+    filled = np.any(columns.inside[:num_groups], axis=1)
+    rows = BlockRows.of(block, packing.dynamics).with_columns(filled)
     terms, num_lasting = dynamics.num_terms, rows.lasting.sum(axis=1)
     gathered = 0.0
     largest, lasting = np.empty(num_groups, np.int64), np.empty(num_groups, np.int64)

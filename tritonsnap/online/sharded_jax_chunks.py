@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.online.cell import Params
-from tritonsnap.online.chunk_choice import BlockCost, Chunkings
-from tritonsnap.online.chunk_columns import can_chunk
+from tritonsnap.online.chunk_choice import Chunkings
 from tritonsnap.online.chunk_structure import Chunking, digest_of
 from tritonsnap.online.jax_sequence import register_snap
 from tritonsnap.online.snap import SnAp
@@ -70,14 +69,9 @@ class AlignedChunkings(Chunkings):
         """How the digest of each chunking that this makes begins."""
         return digest_of(self.structure, self.packings)
 
-    def costs(self, target: str) -> list[BlockCost]:
-        """The predicted costs of each block of a device."""
-        return [
-            cost
-            if all(can_chunk(self.structure, packing.blocks[number]) for packing in self.packings)
-            else replace(cost, regime=None)
-            for number, cost in enumerate(super().costs(target))
-        ]
+    def packings_for(self, target: str) -> list[Packing]:
+        """The packings of all devices."""
+        return self.packings
 
     def make(self, target: str, steps: int, chosen: list[dict[int, Regime]]) -> Chunking:
         """Chunks of so many steps, with index arrays [devices, ...]."""

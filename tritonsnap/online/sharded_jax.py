@@ -39,8 +39,8 @@ class Sharded(Learner):
 
     The columns of the influence are spread over the mesh's axis ``columns``, the rows of the batch
     over its axis ``data``, if it has one. Every device steps the network itself for its rows, so
-    a step needs no communication; a gradient is one sum over all devices, as in data-parallel
-    training. It equals that of `learner` on one device.
+    steps, or chunks of them, need no communication; a gradient is one sum over all devices, as in
+    data-parallel training. It equals that of `learner` on one device.
 
     It has the methods of `learner`, on global arrays; the rows of the batch must be divisible by
     the size of the axis ``data``. Over several processes (`jax.distributed`) the arrays span all

@@ -29,8 +29,8 @@ class Sharded(SnAp):
 
     The columns of the influence are spread over the mesh's axis ``columns``, the rows of the batch
     over its axis ``data``, if it has one. Every process steps the network itself for its rows, so
-    a step needs no communication; a gradient is a sum over all processes, as in data-parallel
-    training. It equals that of `learner` in one process.
+    steps, or chunks of them, need no communication; a gradient is a sum over all processes, as in
+    data-parallel training. It equals that of `learner` in one process.
 
     It has the methods of `learner`: every process calls them with the same parameters and, along
     ``data``, with rows of its own; losses and gradients are summed over all of them.

@@ -145,8 +145,9 @@ def on_four_devices(folder: Path) -> None:
     check_saving(sharded, given, spread, folder)
     columns = jax.make_mesh((4,), ("columns",))
     sparse = SnAp(RNN(5, 64, density=0.05, seed=1), 3)
-    sharded, _, _ = check_sequence(sparse, columns, Regime.ELEMENTWISE, steps=4)
-    assert sharded.chunking("auto", jax.numpy.zeros((192, BATCH, 5))).steps > 1
+    check_sequence(sparse, columns, Regime.ELEMENTWISE, steps=4)
+    large = tsj.Sharded(SnAp(RNN(3, 256)), columns)
+    assert large.chunking("auto", jax.numpy.zeros((192, BATCH, 3))).steps > 1
     check_sequence(SnAp(RNN(3, 20)), columns, steps=4)
     check_sequence(RTRL(LSTM(2, 4)), columns, steps=4)
     check_errors(mesh)

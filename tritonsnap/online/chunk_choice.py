@@ -43,6 +43,8 @@ class BlockCost:
         What a chunk costs for each of its steps, and once.
     values, kept
         Values of the influence; values that a chunk keeps for each of its steps.
+    calls
+        Times the overhead of a block that a step takes which is not in a chunk.
     """
 
     regime: Regime | None
@@ -51,6 +53,7 @@ class BlockCost:
     chunk: float
     values: int
     kept: int
+    calls: int = 1
 
     def chunked(self, steps: int) -> float:
         """A step of a chunk of so many; infinite where it cannot be chunked."""
@@ -200,7 +203,7 @@ def _cheapest(
 ) -> tuple[int, list[dict[int, Regime]]]:
     every = [cost for costs in layers for cost in costs]
     values = sum(cost.values for cost in every) * batch
-    least = sum(batch * cost.stepping + overhead for cost in every)
+    least = sum(batch * cost.stepping + overhead * cost.calls for cost in every)
     best: tuple[int, list[dict[int, Regime]]] = (1, [{} for _ in layers])
     for steps in sorted({_even(length, steps) for steps in _STEPS}):
         found = [_faster_chunked(costs, steps, batch, overhead) for costs in layers]
@@ -223,13 +226,14 @@ def _faster_chunked(
     chosen: dict[int, Regime] = {}
     total = 0.0
     for numbers in _together(costs):
-        stepping = batch * sum(costs[number].stepping for number in numbers)
-        chunked = batch * sum(costs[number].chunked(steps) for number in numbers)
+        members = [costs[number] for number in numbers]
+        stepping = sum(batch * cost.stepping + overhead * cost.calls for cost in members)
+        chunked = sum(batch * cost.chunked(steps) + overhead for cost in members)
         for number in numbers if chunked < stepping else ():
             regime = costs[number].regime
             assert regime is not None
             chosen[number] = regime
-        total += min(stepping, chunked) + len(numbers) * overhead
+        total += min(stepping, chunked)
     return total, chosen
 
 
@@ -334,8 +338,9 @@ def predicted_seconds(
     overhead = learner.chunkings.price(target).block
     steps, chosen = learner.chunkings.choose(chunk, target, length, batch)
     each = sum(
-        batch * (cost.chunked(steps) if steps > 1 and number in of_layer else cost.stepping)
-        + overhead
+        batch * cost.chunked(steps) + overhead
+        if steps > 1 and number in of_layer
+        else batch * cost.stepping + overhead * cost.calls
         for costs, of_layer in zip(layers, chosen, strict=True)
         for number, cost in enumerate(costs)
     )

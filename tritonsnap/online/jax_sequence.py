@@ -87,7 +87,7 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
 
 def register_snap(kind: type[SnAp]) -> None:
     """Let programs take learners of a kind of `SnAp` as arguments."""
-    register_snap(kind)
+    jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
 
 
 def _flatten_plain(learner: Learner) -> tuple[Any, Static]:

@@ -91,8 +91,9 @@ class Account(ABC):
         Values of the immediate Jacobian that are written out, where it does not come as factors.
     colors
         Row colors of the immediate Jacobian.
-    passes
-        Derivative passes of a step; 0 where the Jacobians are known in closed form.
+    passes, calls
+        Derivative passes of a step; 0 where the Jacobians are known in closed form. Times the
+        overhead of a block that they take.
     backprop
         Multiply-adds of BPTT: forward, and back to the old state and the weights.
     remembered
@@ -107,6 +108,7 @@ class Account(ABC):
     values: int = 0
     colors: int
     passes: int = 0
+    calls: int = 0
     backprop: int
     remembered: int
 
@@ -169,7 +171,8 @@ class UnfactoredAccount(Account):
         self.title = f"{cell!r}"
         self.rows, self.num_parameters = cell.immediate_pattern.shape
         work = cell.work
-        self.forward, self.derivatives, self.passes = work.step, work.jacobians, work.passes
+        self.forward, self.derivatives = work.step, work.jacobians
+        self.passes, self.calls = work.passes, work.calls
         self.values = cell.immediate_pattern.nnz
         self.backprop = 4 * self.forward  # a step is computed again on the way back
         self.remembered = 2 * self.rows + cell.inputs

@@ -203,7 +203,7 @@ def finish(
     packing = learner.plan.packing_for(like)
     blocks, packed = put_together(chunking, packing, progress.influence, progress.columns)
     flat = packing.unpack_columns(tuple(packed), like=like)
-    return blocks, add_trees(progress.gradients, learner.by_parameter(flat))
+    return blocks, learner.all_gradients(flat, progress.gradients)
 
 
 def carry_through(
@@ -240,9 +240,8 @@ def carry_through(
     adjoint = rows[0]
     if chunking.own_row is not None:
         adjoint = take_or_zero(xp.concat(rows, axis=-1), chunking.own_row)
-    gradients = parameter_gradients(
-        learner.cell, linear.sources, preactivation_adjoint(learner.cell, linear.gains, adjoint)
-    )
+    preactivation = preactivation_adjoint(learner.cell, linear.gains, adjoint)
+    gradients = parameter_gradients(learner.cell, linear.sources, preactivation, chunking.held)
     new = Layout(tuple(blocks), tuple(values for values, _ in groups))
     return new, Layout(tuple(totals), tuple(values for _, values in groups)), gradients
 

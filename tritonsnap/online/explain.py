@@ -145,7 +145,7 @@ def _forward_in_time(
     if account.values:  # they are put where the influence has them
         each += price.gather * nonzeros
     # the overhead of calls is the only part that a batch does not multiply
-    seconds = (batch * each + price.block * blocks) * 1e-9
+    seconds = (batch * each + price.block * (blocks + account.calls)) * 1e-9
     chunk, total = _through_time(account, order, price, batch, steps, steps * seconds)
     immediate = account.values or account.num_parameters
     return Method(

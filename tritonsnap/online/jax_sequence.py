@@ -85,6 +85,11 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
     return view
 
 
+def register_snap(kind: type[SnAp]) -> None:
+    """Let programs take learners of a kind of `SnAp` as arguments."""
+    jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
+
+
 def _flatten_plain(learner: Learner) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
     signs = host._words.tolist() if isinstance(host, UORO) else None
@@ -144,6 +149,7 @@ def _index_parts(chunking: Chunking) -> tuple[Any, ...]:
         chunking.merged,
         chunking.diagonal_place,
         chunking.own_row,
+        chunking.held,
     )
 
 
@@ -164,7 +170,7 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
     if not isinstance(arrays, list):  # a placeholder of a tree transformation
         return host
     rest = iter(arrays)
-    elementwise, groups, merged, diagonal_place, own_row = map_arrays(
+    elementwise, groups, merged, diagonal_place, own_row, held = map_arrays(
         lambda _: next(rest), _index_parts(host)
     )
     diagonal, dynamics = (
@@ -182,12 +188,13 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
         adjoint=adjoint,
         adjoint_dynamics=dynamics,
         own_row=own_row,
+        held=held,
         host=host,
     )
 
 
 jax.tree_util.register_pytree_node(Chunking, _flatten_chunking, _unflatten_chunking)
 for kind in (SnAp, RTRL, RFLO):
-    jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
+    register_snap(kind)
 for plain in (BPTT, UORO, UnfactoredBPTT, UnfactoredUORO):
     jax.tree_util.register_pytree_node(plain, _flatten_plain, _unflatten_plain)

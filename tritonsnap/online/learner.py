@@ -187,10 +187,10 @@ class Learner(ABC):
             Steps K that are gone through at once: the influence is then read and written once a
             chunk in place of once a step, at a memory of K steps; results are equal to rounding.
             1 goes step by step, "auto" takes what the cost model predicts to be fastest. Only
-            `SnAp` and `RTRL` on the CPU and in JAX have chunks, of all kinds of cells and of
-            stacks: layer by layer, or exact ones whose order drops nothing. Within `jax.jit` give
-            what `chunking` returned outside, as an argument of the compiled function: else its
-            index arrays become constants of the program.
+            `SnAp` and `RTRL` on the CPU and in JAX have chunks, alone or sharded, of all kinds of
+            cells and of stacks: layer by layer, or exact ones whose order drops nothing. Within
+            `jax.jit` give what `chunking` returned outside, as an argument of the compiled
+            function: else its index arrays become constants of the program.
 
         Returns
         -------

@@ -9,6 +9,8 @@ from tritonsnap.online.cell import Params
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.sparsity.pattern import SparsityPattern
 
+_CALLS = 20
+
 
 class JacobianValues(NamedTuple):
     """A step's new state and its Jacobians.
@@ -45,6 +47,11 @@ class Work(NamedTuple):
     jacobians: int
     dynamics: int
     passes: int
+
+    @property
+    def calls(self) -> int:
+        """Times the overhead of a block that setting up derivative passes takes."""
+        return _CALLS if self.passes else 0
 
 
 class Jacobians(ABC):

@@ -63,6 +63,7 @@ class UnfactoredChunkings(Ways[UnfactoredChunking]):
             chunk_step += 0 if part.entry is None else price.gather * num_groups * size**2
             chunk_step += 0 if size == 1 else num_groups * price.product
             chunk += price.multiply_add * values * size
-            chunk += part.num_colors * (price.block + price.gather * values)
+            chunk += part.num_colors * price.gather * values
             kept += adjoint + passes * self.cell.rows
-        return BlockCost(Regime.DENSE, stepping, chunk_step, chunk, values, kept)
+        calls = 1 + work.calls
+        return BlockCost(Regime.DENSE, stepping, chunk_step, chunk, values, kept, calls)

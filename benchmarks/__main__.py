@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "density_sweep": ("jax", "matplotlib", "numba", "scipy", "torch"),
     "step": ("jax",),
     "sequence": ("jax", "matplotlib"),
+    "chunks": ("jax", "torch"),
     "copy_task": ("matplotlib",),
     "jacobian": ("asdex", "jax", "matplotlib", "scipy", "sparsejac"),
     "kan": ("matplotlib", "numba", "torch"),

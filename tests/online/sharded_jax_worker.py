@@ -10,8 +10,10 @@ import pytest
 from networks import largest_difference, problem
 
 import tritonsnap.jax as tsj
-from tritonsnap import BPTT, GRU, RNN, RTRL, SnAp
+from tritonsnap import BPTT, GRU, LSTM, RNN, RTRL, SnAp
 from tritonsnap.online.checkpoint import load_checkpoint, save_checkpoint
+from tritonsnap.online.unroll import Unroll
+from tritonsnap.plan.blocks import Regime
 
 STEPS, BATCH = 6, 4
 
@@ -21,7 +23,7 @@ def assert_equal_trees(one, other) -> None:
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def check_sequence(learner, mesh, steps: int = STEPS):
+def check_sequence(learner, mesh, *stepped: Regime, steps: int = STEPS):
     """The same loss, gradients and carry as of one learner in NumPy, with the influence spread."""
     loss, gradients, carry = problem(learner.cell, "numpy", steps, batch=BATCH).run(learner)
     given = problem(learner.cell, "jax", steps, batch=BATCH)
@@ -33,7 +35,39 @@ def check_sequence(learner, mesh, steps: int = STEPS):
         assert len(block.sharding.device_set) == mesh.size
         assert all(s.data.nbytes * mesh.size == block.nbytes for s in block.addressable_shards)
     check_gathered(sharded.gather(spread), carry, learner)
+    check_chunks(sharded, given, spread, carry, *stepped)
     return sharded, given, spread
+
+
+def check_chunks(sharded, given, spread, carry, *stepped: Regime) -> None:
+    """Chunks from an influence that is not zero give what steps of one learner in NumPy give.
+
+    Blocks of the regimes `stepped` are stepped beside the others.
+    """
+    steps = len(given.xs) // 2
+    costs = sharded.chunkings.costs("xla")
+    chosen = {n: cost.regime for n, cost in enumerate(costs) if cost.regime not in stepped}
+    chunking = sharded.chunkings.make("xla", steps, [chosen])
+    assert bool(chunking.stepped_numbers) == bool(stepped)
+    source = problem(sharded.cell, "numpy", len(given.xs), batch=BATCH)
+    loss, gradients, carry = source.run(sharded.learner, carry, chunk=1)
+    found_loss, found, end = given.run(sharded, spread, chunk=chunking if stepped else steps)
+    assert found_loss == pytest.approx(loss, rel=1e-12)
+    assert largest_difference(found, gradients) < 1e-12
+    check_gathered(sharded.gather(end), carry, sharded.learner)
+    if stepped:
+        check_programs(sharded, given, spread, chunking)
+
+
+def check_programs(sharded, given, spread, chunking) -> None:
+    """A program of chunks talks as often as one of steps: for the sums at its end."""
+    counts = []
+    for way in (None, chunking):
+        unroll = Unroll(given.params, spread, *given.sequence, given.readout)
+        program = str(jax.make_jaxpr(lambda way=way, unroll=unroll: sharded.run(way, unroll))())
+        counts.append(program.count("psum"))
+        assert not any(name in program for name in ("all_gather", "all_to_all", "ppermute"))
+    assert counts[0] == counts[1] > 0
 
 
 def check_gathered(gathered, carry, learner) -> None:
@@ -91,6 +125,10 @@ def check_errors(mesh) -> None:
     with pytest.raises(ValueError, match=r"`mesh` has too many devices.* at most 3.* got 4"):
         tsj.Sharded(SnAp(tiny), jax.make_mesh((4,), ("columns",)))
     sharded = tsj.Sharded(learner, mesh)
+    xs = jax.numpy.zeros((4, BATCH, 2))
+    with pytest.raises(ValueError, match="`chunk` must be a chunking of Sharded"):
+        sharded.chunking(learner.chunking(2, xs), xs)
+    assert sharded.chunking("auto", xs) is None
     with pytest.raises(ValueError, match="`batch` must be divisible by the 2 devices"):
         sharded.init(3)
     with pytest.raises(ValueError, match="`like`"):
@@ -106,8 +144,12 @@ def on_four_devices(folder: Path) -> None:
     check_steps(sharded, given)
     check_saving(sharded, given, spread, folder)
     columns = jax.make_mesh((4,), ("columns",))
-    check_sequence(SnAp(RNN(5, 64, density=0.05, seed=1), 3), columns, steps=4)
+    sparse = SnAp(RNN(5, 64, density=0.05, seed=1), 3)
+    check_sequence(sparse, columns, Regime.ELEMENTWISE, steps=4)
+    large = tsj.Sharded(SnAp(RNN(3, 256)), columns)
+    assert large.chunking("auto", jax.numpy.zeros((192, BATCH, 3))).steps > 1
     check_sequence(SnAp(RNN(3, 20)), columns, steps=4)
+    check_sequence(RTRL(LSTM(2, 4)), columns, steps=4)
     check_errors(mesh)
 
 
@@ -118,7 +160,8 @@ def on_one_of_two_processes(folder: Path, process: int, address: str) -> None:
     loss, gradients, carry = problem(learner.cell, "numpy", STEPS, batch=BATCH).run(learner)
     given = problem(learner.cell, "jax", STEPS, batch=BATCH)
     sharded = tsj.Sharded(learner, jax.make_mesh((2, 2), ("columns", "data")))
-    found_loss, found, spread = given.run(sharded)  # the influence spans both processes
+    # the influence spans both processes, and so do the index arrays of chunks
+    found_loss, found, spread = given.run(sharded, chunk=STEPS // 2)
     assert found_loss == pytest.approx(loss, rel=1e-13)
     assert largest_difference(found, gradients) < 1e-12
     assert not spread.influence[0].is_fully_addressable

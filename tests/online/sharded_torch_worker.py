@@ -11,7 +11,7 @@ from networks import largest_difference, problem
 from torch.distributed.device_mesh import init_device_mesh
 
 import tritonsnap.torch as tst
-from tritonsnap import BPTT, GRU, RNN, RTRL, SnAp
+from tritonsnap import BPTT, GRU, LSTM, RNN, RTRL, LeakyRNN, SnAp
 from tritonsnap.online.checkpoint import load_checkpoint, save_checkpoint
 from tritonsnap.online.optimizers import Adam
 from tritonsnap.online.trees import leaves_of
@@ -22,6 +22,16 @@ LEARNERS = (
     SnAp(GRU(30, 12, density=0.2, input_density=0.3, seed=1), 2),
     SnAp(RNN(5, 64, density=0.05, seed=1), 3),
     RTRL(RNN(4, 16)),
+)
+CHUNKED = (
+    *LEARNERS,
+    SnAp(GRU(3, 9), 2),
+    SnAp(RNN(3, 11)),
+    SnAp(RNN(4, 16, density=0.2, input_density=0.5, seed=1)),
+    SnAp(LSTM(3, 8, density=0.3, seed=1)),
+    SnAp(LSTM(3, 7)),
+    SnAp(LeakyRNN(3, 8, density=0.3, seed=1, learn_leak=True), 2),
+    RTRL(GRU(3, 8, density=0.3, seed=1)),
 )
 
 
@@ -54,6 +64,50 @@ def check_sequence(learner, mesh) -> None:
     assert {n: g.shape for n, g in gradient.items()} == {
         n: g.shape for n, g in given.params.items()
     }
+
+
+def check_chunks(learner, mesh) -> None:
+    """Chunks give what steps of one process give, from an influence that is not zero."""
+    given = problem(learner.cell, "torch", STEPS, batch=BATCH)
+    given.readout = given.loss.init(learner.cell.rows, 1, like="torch", dtype="float64")
+    _, _, begin = given.run(learner, chunk=1)
+    loss, gradients, carry = given.run(learner, begin, chunk=1)
+    _, after, end = given.run(learner, carry, chunk=1)
+    own_rows = rows(mesh)
+    for name in ("xs", "ys", "mask", "resets"):
+        setattr(given, name, getattr(given, name)[:, own_rows])
+    sharded = tst.Sharded(learner, mesh)
+    spread = sharded.scatter(of_rows(begin, own_rows))
+    for chunk in (4, STEPS):
+        found_loss, found, own = given.run(sharded, spread, chunk=chunk)
+        assert found_loss == pytest.approx(loss, rel=1e-12)
+        assert largest_difference(found, gradients) < 1e-12
+        check_carry(sharded.gather(own), of_rows(carry, own_rows))
+    _, found, own = given.run(sharded, own, chunk=chunk)
+    assert largest_difference(found, after) < 1e-12
+    check_carry(sharded.gather(own), of_rows(end, own_rows))
+
+
+def check_carry(found, expected) -> None:
+    assert found.step == expected.step
+    arrays = (found.state, *found.influence), (expected.state, *expected.influence)
+    for one, other in zip(*arrays, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def of_rows(carry, chosen: slice):
+    influence = tuple(block[chosen] for block in carry.influence)
+    return carry._replace(state=carry.state[chosen], influence=influence)
+
+
+def check_automatic_chunks(mesh) -> None:
+    """All processes go as many steps at once, though they hold different columns."""
+    learner = LEARNERS[-1]
+    sharded = tst.Sharded(learner, mesh)
+    xs = torch.zeros(96, 8, learner.cell.inputs)
+    steps = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+    dist.all_gather(steps, torch.tensor([sharded.chunking("auto", xs).steps]))
+    assert steps[0] == steps[1] > 1
 
 
 def rows(mesh) -> slice:
@@ -114,6 +168,10 @@ if __name__ == "__main__":
         check_sequence(learner, columns)
     data = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "columns"))
     check_sequence(LEARNERS[1], data)
+    for learner in CHUNKED:
+        check_chunks(learner, columns)
+    check_chunks(LEARNERS[1], data)
+    check_automatic_chunks(columns)
     check_saving(columns, Path(sys.argv[1]))
     check_errors(columns)
     dist.destroy_process_group()

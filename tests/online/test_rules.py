@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from networks import as_numpy, largest_difference, problem
+from test_function_cells import written_out
 
 from tritonsnap import GRU, LRU, LSTM, RFLO, RNN, RTRL, UORO, SnAp, SparsityPattern, Stack
 from tritonsnap.arrays import LIBRARIES, namespace, to_numpy
@@ -84,7 +85,12 @@ def spread(cell, learners) -> tuple[np.ndarray, np.ndarray]:
     return np.mean(rows, axis=0), error
 
 
-@pytest.mark.parametrize("cell", [SMALL, LSTM(inputs=2, hidden=4), Leaky(inputs=2, hidden=5)])
+BEFORE = GRU(inputs=2, hidden=4, density=0.5, seed=3, reset="before")
+
+
+@pytest.mark.parametrize(
+    "cell", [SMALL, LSTM(inputs=2, hidden=4), Leaky(inputs=2, hidden=5), BEFORE]
+)
 def test_uoro_is_unbiased(cell) -> None:
     mean, error = spread(cell, [UORO(cell, seed) for seed in range(60)])
     exact, _ = spread(cell, [RTRL(cell)])
@@ -99,6 +105,21 @@ def test_uoro_is_the_same_in_every_library() -> None:
         assert loss == pytest.approx(results[0][0], rel=1e-12)
         assert largest_difference(gradients, results[0][1]) < 1e-10
         np.testing.assert_array_equal(to_numpy(carry.influence.key), results[0][2].influence.key)
+
+
+@pytest.mark.parametrize(
+    ("cell", "like"), [(SMALL, "torch"), (SMALL, "jax"), (BEFORE, "torch"), (BEFORE, "numpy")]
+)
+def test_uoro_of_values_is_that_of_the_same_equations(cell, like: str) -> None:
+    """Of a function as of the cell that it writes out, and of the original gated unit."""
+    loss, gradients, carry = problem(cell, like, steps=6).run(UORO(cell, 4))
+    library = "torch" if like == "numpy" else like
+    found = problem(cell, library, steps=6).run(UORO(written_out(cell, library), 4))
+    assert found[0] == pytest.approx(loss, rel=1e-12)
+    assert largest_difference(found[1], gradients) < 1e-10
+    np.testing.assert_allclose(
+        to_numpy(found[2].influence.of_state), to_numpy(carry.influence.of_state), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("like", LIBRARIES)
@@ -195,7 +216,6 @@ def test_rules_for_cells_only_say_so(rule) -> None:
         rule(stack)
 
 
-@pytest.mark.parametrize("rule", [RFLO, UORO])
-def test_rules_that_need_factors_say_so_at_once(rule) -> None:
-    with pytest.raises(TypeError, match=f"`cell` must be in factored form for {rule.__name__}"):
-        rule(GRU(inputs=2, hidden=3, reset="before"))
+def test_rules_that_need_factors_say_so_at_once() -> None:
+    with pytest.raises(TypeError, match="`cell` must be in factored form for RFLO"):
+        RFLO(GRU(inputs=2, hidden=3, reset="before"))

@@ -123,7 +123,7 @@ class Account(ABC):
         """
         return None
 
-    def _learner_of(self, network: Cell | Stack, order: int | None) -> SnAp:
+    def _learner_of(self, network: Any, order: int | None) -> SnAp:
         if self.num_parameters > _MOST_PARAMETERS:
             raise OverflowError(f"{self.num_parameters} parameters are too many")
         return SnAp(network, order)
@@ -179,6 +179,10 @@ class UnfactoredAccount(Account):
         dynamics = self.cell.dynamics_pattern
         mask = snap_pattern(dynamics, self.cell.immediate_pattern, order)
         return Influence(mask, [Product(ColumnGroups.build(mask, mask), dynamics)])
+
+    def learner(self, order: int | None) -> SnAp | None:
+        """The learner, up to 2^18 parameters."""
+        return self._learner_of(self.cell, order)
 
 
 class StackAccount(Account):

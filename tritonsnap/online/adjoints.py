@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from tritonsnap.online.backend import index_like
+from tritonsnap.online.backend import index_like, take, take_or_zero
 from tritonsnap.online.cell import Cell, Params
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The units whose parameters' gradients are wanted.
+
+    Attributes
+    ----------
+    unit : [U]
+        The units.
+    slot : [units of the cell]
+        Where each is among them, one past the last if it is not.
+    """
+
+    unit: Any
+    slot: Any
 
 
 def preactivation_adjoint(cell: Cell, gains: Any, adjoint: Any) -> Any:
@@ -31,7 +48,9 @@ def preactivation_adjoint(cell: Cell, gains: Any, adjoint: Any) -> Any:
     return through.reshape(*through.shape[:-1], parts, cell.hidden).sum(axis=-2)
 
 
-def parameter_gradients(cell: Cell, sources: Any, preactivation: Any) -> Params:
+def parameter_gradients(
+    cell: Cell, sources: Any, preactivation: Any, held: Held | None = None
+) -> Params:
     """Gradients of all parameters, summed over all leading axes.
 
     Parameters
@@ -42,6 +61,8 @@ def parameter_gradients(cell: Cell, sources: Any, preactivation: Any) -> Params:
         What the parameters multiply.
     preactivation : [..., targets, units]
         The gradient in every preactivation.
+    held
+        Finds only the gradients of weights into these units; others are zero.
     """
     rows = sources.reshape(-1, sources.shape[-1])
     gradients = {}
@@ -52,7 +73,11 @@ def parameter_gradients(cell: Cell, sources: Any, preactivation: Any) -> Params:
         if linear.source == "one":
             gradients[linear.name] = target.sum(axis=0)
             continue
-        dense = rows[:, begin : begin + size].T @ target
+        if held is None:
+            dense = rows[:, begin : begin + size].T @ target
+        else:
+            dense = rows[:, begin : begin + size].T @ take(target, held.unit)
+            dense = take_or_zero(dense, held.slot)
         if linear.pattern is not None:
             dense = dense.reshape(-1)[index_like(dense, linear.place)]
         gradients[linear.name] = dense

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -138,7 +137,13 @@ def add_to_first(block: Any, rows: Any) -> Any:
 
 def transforms(library: Library) -> Any:
     """Where `vmap`, `vjp` and `jvp` are: `jax`, or `torch.func`."""
-    return importlib.import_module("jax" if library == "jax" else "torch.func")
+    if library == "jax":
+        import jax
+
+        return jax
+    import torch
+
+    return torch.func
 
 
 def derivative(function: Callable[[Any], dict[str, Any]], at: Any) -> dict[str, Any]:

@@ -362,6 +362,11 @@ class Cell(ABC):
             begin = end
         return params
 
+    def flat(self, params: Params) -> Any:
+        """The inverse of `shaped`."""
+        parts = [linear.flat(params[linear.name]) for linear in self.maps]
+        return namespace_of(parts[0]).concat(parts, axis=-1)
+
     def check_params(self, params: Params) -> None:
         """Raise a `ValueError` that names the parameter unless all are there in their shapes."""
         check_shapes(params, {linear.name: linear.parameter_shape for linear in self.maps})

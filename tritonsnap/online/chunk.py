@@ -32,7 +32,7 @@ from tritonsnap.online.backend import (
     take_or_zero,
 )
 from tritonsnap.online.carry import Carry, narrowed, widened
-from tritonsnap.online.cell import Linearization, Params
+from tritonsnap.online.cell import Params
 from tritonsnap.online.chunk_adjoint import AdjointWeights, Path, along_groups, prepare_adjoint
 from tritonsnap.online.chunk_columns import Piece
 from tritonsnap.online.chunk_groups import Groups
@@ -60,7 +60,8 @@ class Stretch(NamedTuple):
     Attributes
     ----------
     linear
-        The partial derivatives of each step.
+        The partial derivatives of each step, a `Linearization`; of a cell that has none what the
+        steps read.
     delta : [K, batch, rows]
         The gradient of each step's loss in its state.
     resets : bool [K, batch] or None
@@ -69,13 +70,13 @@ class Stretch(NamedTuple):
         Whether no reset follows the step: then it lies in the influence at the end.
     """
 
-    linear: Linearization
+    linear: Any
     delta: Any
     resets: Any
     last: Any
 
     @classmethod
-    def of(cls, linear: Linearization, delta: Any, resets: Any) -> Stretch:
+    def of(cls, linear: Any, delta: Any, resets: Any) -> Stretch:
         """A stretch whose `last` follows from its resets."""
         if resets is None:
             return cls(linear, delta, None, None)
@@ -202,7 +203,7 @@ def finish(
     packing = learner.plan.packing_for(like)
     blocks, packed = put_together(chunking, packing, progress.influence, progress.columns)
     flat = packing.unpack_columns(tuple(packed), like=like)
-    return blocks, add_trees(progress.gradients, learner.by_parameter(flat))
+    return blocks, learner.all_gradients(flat, progress.gradients)
 
 
 def carry_through(
@@ -239,9 +240,8 @@ def carry_through(
     adjoint = rows[0]
     if chunking.own_row is not None:
         adjoint = take_or_zero(xp.concat(rows, axis=-1), chunking.own_row)
-    gradients = parameter_gradients(
-        learner.cell, linear.sources, preactivation_adjoint(learner.cell, linear.gains, adjoint)
-    )
+    preactivation = preactivation_adjoint(learner.cell, linear.gains, adjoint)
+    gradients = parameter_gradients(learner.cell, linear.sources, preactivation, chunking.held)
     new = Layout(tuple(blocks), tuple(values for values, _ in groups))
     return new, Layout(tuple(totals), tuple(values for _, values in groups)), gradients
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
-from tritonsnap.online.chunk_columns import Columns, can_chunk
+from tritonsnap.online.chunk_columns import Columns, can_chunk, joined_columns
 from tritonsnap.online.chunk_groups import BlockRows, adjoint_plan, gathered_step, split_by_rows
 from tritonsnap.online.chunk_structure import Chunking
 from tritonsnap.online.dynamics import DynamicsStructure
@@ -85,9 +85,26 @@ class Ways(ABC, Generic[Way]):
             return None
         wanted = (chunk, target, length, batch) if chunk == "auto" else (chunk, target)
         if wanted not in self._found:
-            steps, chosen = _choose(self.by_layer(target), chunk, target, length, batch)
-            self._found[wanted] = self.make(target, steps, chosen) if any(chosen) else None
+            steps, chosen = self.choose(chunk, target, length, batch)
+            self._found[wanted] = self.make(target, steps, chosen) if steps > 1 else None
         return self._found[wanted]
+
+    def choose(
+        self, chunk: int | Literal["auto"], target: str, length: int, batch: int
+    ) -> tuple[int, list[dict[int, Regime]]]:
+        """The steps of a chunk, the same for all layers, and which blocks of each are chunked.
+
+        "auto" gives those whose predicted time is least; 1 and none at all to go step by step.
+        """
+        layers = self.by_layer(target)
+        if chunk == "auto":
+            return _cheapest(layers, length, batch, self.price(target).block)
+        chosen = [_possible(costs) for costs in layers]
+        return int(chunk) if any(chosen) else 1, chosen
+
+    def price(self, target: str) -> Target:
+        """What operations take, by which ways are chosen."""
+        return calibrated_target(target)
 
     @abstractmethod
     def by_layer(self, target: str) -> list[list[BlockCost]]:
@@ -99,18 +116,35 @@ class Ways(ABC, Generic[Way]):
 
 
 class Chunkings(Ways[Chunking]):
-    """The ways of the learner of a cell."""
+    """The ways of the learner of a cell, by `price` or else by this machine's."""
 
-    def __init__(self, structure: FactorStructure, dynamics: DynamicsStructure) -> None:
+    walks: ClassVar[bool] = True
+    """Whether adjoints may be walked."""
+
+    def __init__(
+        self,
+        structure: FactorStructure,
+        dynamics: DynamicsStructure,
+        price: Target | None = None,
+    ) -> None:
         super().__init__()
         self.structure = structure
         self.dynamics = dynamics
+        self._price = price
         self._costs: dict[str, list[BlockCost]] = {}
         self._made: dict[tuple[object, ...], Chunking] = {}
 
     def by_layer(self, target: str) -> list[list[BlockCost]]:
         """The predicted costs of each block, of the only layer."""
         return [self.costs(target)]
+
+    def packings_for(self, target: str) -> list[Packing]:
+        """The packings of all devices that go the same way, aligned."""
+        return [self.structure.plan.packing(target)]
+
+    def price(self, target: str) -> Target:
+        """What operations take, by which ways are chosen."""
+        return self._price or super().price(target)
 
     def make(self, target: str, steps: int, chosen: list[dict[int, Regime]]) -> Chunking:
         """Chunks of so many steps; see `Ways.make`."""
@@ -124,32 +158,41 @@ class Chunkings(Ways[Chunking]):
     def costs(self, target: str) -> list[BlockCost]:
         """The predicted costs of each block."""
         if target not in self._costs:
-            packing = self.structure.plan.packing(target)
-            price = calibrated_target(target)
+            packings, price = self.packings_for(target), self.price(target)
             self._costs[target] = [
-                _block_cost(self.structure, self.dynamics, packing, number, price)
-                for number in range(len(packing.blocks))
+                _block_cost(self.structure, self.dynamics, packings, number, price, self.walks)
+                for number in range(len(packings[0].blocks))
             ]
         return self._costs[target]
 
 
-def _choose(
-    layers: list[list[BlockCost]],
-    chunk: int | Literal["auto"],
-    target: str,
-    length: int,
-    batch: int,
-) -> tuple[int, list[dict[int, Regime]]]:
-    """The steps of a chunk, the same for all layers, and which blocks of each are chunked.
+class ShareChunkings(Chunkings):
+    """The ways of a device that holds some columns of `whole`: as many steps at once on all.
 
-    "auto" gives those whose predicted time is least: none at all to go step by step.
+    Which of its blocks are chunked is a device's own matter.
     """
-    if chunk == "auto":
-        return _cheapest(layers, length, batch, calibrated_target(target).block)
-    return int(chunk), [
-        {n: cost.regime for n, cost in enumerate(costs) if cost.regime is not None}
-        for costs in layers
-    ]
+
+    def __init__(
+        self, structure: FactorStructure, dynamics: DynamicsStructure, whole: Chunkings
+    ) -> None:
+        super().__init__(structure, dynamics)
+        self.whole = whole
+
+    def choose(
+        self, chunk: int | Literal["auto"], target: str, length: int, batch: int
+    ) -> tuple[int, list[dict[int, Regime]]]:
+        """The steps that the whole goes at once, and which blocks are chunked."""
+        steps, _ = self.whole.choose(chunk, target, length, batch)
+        costs = self.costs(target)
+        if chunk != "auto" or steps == 1:
+            return steps, [_possible(costs) if steps > 1 else {}]
+        _, chosen = _faster_chunked(costs, steps, batch, self.price(target).block)
+        return steps, [chosen]
+
+
+def _possible(costs: list[BlockCost]) -> dict[int, Regime]:
+    """All blocks of a layer that can be chunked."""
+    return {n: cost.regime for n, cost in enumerate(costs) if cost.regime is not None}
 
 
 def _cheapest(
@@ -208,18 +251,20 @@ def _even(length: int, steps: int) -> int:
 def _block_cost(
     structure: FactorStructure,
     dynamics: DynamicsStructure,
-    packing: Packing,
+    packings: list[Packing],
     number: int,
     price: Target,
+    walks: bool,
 ) -> BlockCost:
-    block = packing.blocks[number]
+    packing, blocks = packings[0], [one.blocks[number] for one in packings]
+    block = blocks[0]
     values = int(np.prod(block.mask_shape))
     product = packing.costs.by_regime[block.regime][block.groups].sum()
     stepping = float(product) + 2 * price.element * values
-    if not can_chunk(structure, block):
+    if not all(can_chunk(structure, one) for one in blocks):
         return BlockCost(None, stepping, 0.0, 0.0, values, 0)
-    columns = Columns(structure, dynamics.cell, block.columns.index(np))
-    num_groups, num_units = columns.units.shape
+    columns = Columns(structure, dynamics.cell, joined_columns(blocks))
+    num_groups, num_units = block.columns.num_groups, columns.units.shape[1]
     width = block.columns.width
     if isinstance(block, ElementwiseBlock):
         pieces, order = columns.pieces(gather=False)
@@ -234,11 +279,9 @@ def _block_cost(
             values=values,
             kept=4 * num_groups,
         )
-    walks = adjoint_plan(packing, [number]).packing(packing.target.name)
-    walk = float(walks.costs.by_regime[Regime.WALK].sum())
-    if not price.by_row:  # classes of rows are put together, and taken in the order of the block
-        walk += 2 * price.element * float(np.prod(walks.shapes("x")[0]))
-    rows = BlockRows.of(block, packing.dynamics)
+    walk = _walk_step(packing, number, price) if walks else math.inf
+    filled = np.any(columns.inside[:num_groups], axis=1)
+    rows = BlockRows.of(block, packing.dynamics).with_columns(filled)
     terms, num_lasting = dynamics.num_terms, rows.lasting.sum(axis=1)
     gathered = 0.0
     largest, lasting = np.empty(num_groups, np.int64), np.empty(num_groups, np.int64)
@@ -274,13 +317,22 @@ def _block_cost(
     )
 
 
+def _walk_step(packing: Packing, number: int, price: Target) -> float:
+    """Nanoseconds that walks take to carry the adjoint of a block one step back."""
+    walks = adjoint_plan(packing, [number]).packing(packing.target.name)
+    step = float(walks.costs.by_regime[Regime.WALK].sum())
+    if not price.by_row:  # classes of rows are put together, and taken in the order of the block
+        step += 2 * price.element * float(np.prod(walks.shapes("x")[0]))
+    return step
+
+
 def predicted_seconds(
     learner: SnAp, chunk: int | Literal["auto"], target: str, length: int, batch: int
 ) -> float:
     """What the influence of a sequence is predicted to take, without the forward pass."""
     layers = learner.chunkings.by_layer(target)
-    overhead = calibrated_target(target).block
-    steps, chosen = _choose(layers, chunk, target, length, batch)
+    overhead = learner.chunkings.price(target).block
+    steps, chosen = learner.chunkings.choose(chunk, target, length, batch)
     each = sum(
         batch * (cost.chunked(steps) if steps > 1 and number in of_layer else cost.stepping)
         + overhead

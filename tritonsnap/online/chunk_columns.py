@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.online.adjoints import Held
 from tritonsnap.online.cell import Cell
 from tritonsnap.plan.blocks import Block, ElementwiseBlock
 from tritonsnap.plan.compact import compact
@@ -59,14 +60,17 @@ class Columns:
         self.cell = cell
         self.column = column
         self.inside = self.column < structure.plan.mask.shape[1]
-        safe = np.where(self.inside, self.column, self.column[:, :1])
+        last = structure.plan.mask.shape[1] - 1
+        safe = np.where(self.inside, self.column, np.minimum(self.column[:, :1], last))
         self.unit = structure.unit[safe].astype(np.int64)
         self.target = structure.target[safe].astype(np.int64)
         self.source = structure.source[safe].astype(np.int64)
+        self.number = safe if structure.numbers is None else structure.numbers[safe]
         self.num_sources = structure.num_sources
-        # units [G, U] of each group, ascending, padded by the first
+        # units [G, U] of each group, ascending, padded by the first; any one if it has no columns
         units = [
-            np.unique(unit[inside]) for unit, inside in zip(self.unit, self.inside, strict=True)
+            np.unique(unit[inside] if inside.any() else unit[:1])
+            for unit, inside in zip(self.unit, self.inside, strict=True)
         ]
         self.num_units = np.array([len(u) for u in units])
         self.units = np.stack(
@@ -135,7 +139,7 @@ class Columns:
         first_column = 0
         for linear in self.cell.maps:
             last_column = first_column + linear.num_parameters
-            here = self.inside & (self.column >= first_column) & (self.column < last_column)
+            here = self.inside & (self.number >= first_column) & (self.number < last_column)
             first_column = last_column
             if not here.any():
                 continue
@@ -149,6 +153,21 @@ class Columns:
             else:
                 runs.append((target, first, count, here, gather and most * _GATHERED <= count))
         return runs
+
+
+def held_units(owners: Sequence[Columns], hidden: int, devices: int) -> Held | None:
+    """The units that columns of each device feed, padded by the first; None if all on any."""
+    held = np.zeros((devices, hidden), bool)
+    for columns in owners:
+        device = np.arange(len(columns.inside)) * devices // len(columns.inside)
+        group = np.nonzero(columns.inside)[0]
+        held[device[group], columns.unit[columns.inside]] = True
+    most = int(held.sum(axis=1).max())
+    if most == hidden:
+        return None
+    order = np.argsort(~held, axis=1, kind="stable")
+    slot = np.where(held, np.cumsum(held, axis=1) - 1, most)
+    return Held(compact(order[:, :most].ravel()), compact(slot.ravel()))
 
 
 def joined_columns(blocks: Sequence[Block]) -> NDArray[np.int64]:

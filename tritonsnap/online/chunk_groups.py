@@ -165,6 +165,8 @@ class BlockRows:
         zero however far from the end.
     fading : int64 [G]
         How many steps from the end the others are zero.
+    num_rows
+        Rows of the state.
     total
         Rows of the block, with its padding.
     """
@@ -174,6 +176,7 @@ class BlockRows:
     sizes: NDArray[np.int64]
     lasting: NDArray[np.bool_]
     fading: NDArray[np.int64]
+    num_rows: int
     total: int
 
     @classmethod
@@ -186,7 +189,7 @@ class BlockRows:
             inside = supports < num_rows
             places = np.where(inside, np.arange(supports.size).reshape(supports.shape), inside.size)
             lasting = _lasting_rows(supports, dynamics)
-            return cls(supports, places, inside.sum(axis=1), *lasting, supports.size)
+            return cls(supports, places, inside.sum(axis=1), *lasting, num_rows, supports.size)
         total = len(block.mask_row)
         sizes = np.diff(block.mask_indptr.astype(np.int64))
         inside = np.arange(int(sizes.max(initial=0))) < sizes[:, None]
@@ -194,30 +197,61 @@ class BlockRows:
         supports[inside] = block.mask_row
         places = np.full(inside.shape, total, np.int64)
         places[inside] = np.arange(total)
-        return cls(supports, places, sizes, *_lasting_rows(supports, dynamics), total)
+        return cls(supports, places, sizes, *_lasting_rows(supports, dynamics), num_rows, total)
 
     @classmethod
     def joined(cls, blocks: Sequence[Block], dynamics: SparsityPattern) -> BlockRows:
         """Those of several blocks, one behind the other."""
         parts = [cls.of(block, dynamics) for block in blocks]
         total, begin = sum(part.total for part in parts), 0
-        size = max(part.supports.shape[1] for part in parts)
-        supports, places, lasting = [], [], []
-        for part in parts:
-            width = ((0, 0), (0, size - part.supports.shape[1]))
+        for number, part in enumerate(parts):
             here = np.where(part.places < part.total, part.places + begin, total)
-            supports.append(np.pad(part.supports, width, constant_values=dynamics.shape[0]))
-            lasting.append(np.pad(part.lasting, width))
-            places.append(np.pad(here, width, constant_values=total))
+            parts[number] = replace(part, places=here, total=total)
             begin += part.total
+        return cls.aligned(parts)
+
+    @classmethod
+    def aligned(cls, parts: Sequence[BlockRows]) -> BlockRows:
+        """Those of several parts, one behind the other, whose places stay as they are."""
+        size, total = max(part.supports.shape[1] for part in parts), parts[0].total
+
+        def join(name: str, padding: int) -> NDArray[Any]:
+            tables = [getattr(part, name) for part in parts]
+            return np.concatenate(
+                [
+                    np.pad(table, ((0, 0), (0, size - table.shape[1])), constant_values=padding)
+                    for table in tables
+                ]
+            )
+
         return cls(
-            np.concatenate(supports),
-            np.concatenate(places),
+            join("supports", parts[0].num_rows),
+            join("places", total),
             np.concatenate([part.sizes for part in parts]),
-            np.concatenate(lasting),
+            join("lasting", False),
             np.concatenate([part.fading for part in parts]),
+            parts[0].num_rows,
             total,
         )
+
+    def with_columns(self, groups: NDArray[np.bool_]) -> BlockRows:
+        """Of groups that have no columns no rows either."""
+        if groups.all():
+            return self
+        here = groups[:, None]
+        return replace(
+            self,
+            supports=np.where(here, self.supports, self.num_rows),
+            places=np.where(here, self.places, self.total),
+            sizes=np.where(groups, self.sizes, 0),
+            lasting=self.lasting & here,
+            fading=np.where(groups, self.fading, 0),
+        )
+
+    def with_empty_group(self) -> BlockRows:
+        """One more group, without rows."""
+        more = self.take(np.array([0])).with_columns(np.array([False]))
+        return BlockRows.aligned([self, more])
 
     def take(self, members: NDArray[np.int64]) -> BlockRows:
         """Those of some groups."""
@@ -228,6 +262,7 @@ class BlockRows:
             self.sizes[members],
             self.lasting[members, :size],
             self.fading[members],
+            self.num_rows,
             self.total,
         )
 
@@ -284,8 +319,12 @@ def build_groups(
     cell: Cell,
     rows: BlockRows,
     walk: WalkBlock | None,
+    devices: int,
 ) -> tuple[Groups, BlockRows]:
-    """Groups of a block whose adjoint is walked, or else gathered; and their rows in its order."""
+    """Groups of a block whose adjoint is walked, or else gathered; and their rows in its order.
+
+    They are those of several devices one behind the other, as many on each.
+    """
     num_rows = cell.rows
     num_groups, num_units = columns.units.shape
     parts = np.arange(len(cell.parts))[:, None]
@@ -299,8 +338,8 @@ def build_groups(
         rows = replace(rows, lasting=rows.lasting | mine)
         rows = rows.in_order(np.lexsort((~rows.lasting, ~mine)))
     inside = rows.supports < num_rows
-    place = np.arange(rows.supports.size).reshape(rows.supports.shape)
-    total = rows.supports.size
+    total = rows.supports.size // devices
+    place = (np.arange(rows.supports.size) % max(total, 1)).reshape(rows.supports.shape)
     lasting = int(rows.lasting.sum(axis=1).max()) if first else rows.supports.shape[1]
     way: Gathered | Walked = Gathered(compact(rows.supports), lasting, int(rows.fading.max()))
     if walk is not None:
@@ -321,10 +360,10 @@ def build_groups(
             known = support[found] == gain_row[group]
             unit_row[group] = np.where(known, place[group, found], unit_row[group])
     pieces, order = columns.pieces(gather=rows.supports.shape[1] >= _LEAST_ROWS)
-    in_order = np.array_equal(rows.places.ravel(), np.arange(rows.total))
+    in_order = _in_order(rows.places.reshape(devices, -1), rows.total)
     groups = Groups(
         numbers=numbers,
-        shape=(num_groups, rows.supports.shape[1], num_units, columns.column.shape[1]),
+        shape=(num_groups // devices, rows.supports.shape[1], num_units, columns.column.shape[1]),
         pieces=pieces,
         order=order,
         inverse=None if order is None else _inverse(order, pieces, num_units),
@@ -356,18 +395,35 @@ def join_blocks(packing: Packing, numbers: Sequence[int]) -> list[tuple[int, ...
     return joined
 
 
+def align_members(
+    members: Sequence[NDArray[np.int64]], num_groups: int, devices: int
+) -> list[NDArray[np.int64]]:
+    """Parts with equally many groups of each device, `num_groups` where there are no more."""
+    found = []
+    for some in members:
+        by_device = [some[some * devices // num_groups == device] for device in range(devices)]
+        most = max(map(len, by_device))
+        padded = [
+            np.pad(own, (0, most - len(own)), constant_values=num_groups) for own in by_device
+        ]
+        found.append(np.concatenate(padded))
+    return found
+
+
 def merge_groups(
     packing: Packing,
     numbers: Sequence[int],
     rows: Sequence[BlockRows],
     members: Sequence[NDArray[np.int64]],
+    devices: int,
 ) -> list[Merged]:
     """How blocks are put together of parts with the groups `members` of all of them."""
-    places = np.concatenate([part.places.ravel() for part in rows])
-    total = rows[0].total
-    at = np.full(total + 1, len(places), np.int64)
-    at[places] = np.arange(len(places))
-    order = np.argsort(np.concatenate(members), kind="stable")
+    places = np.concatenate([part.places.reshape(devices, -1) for part in rows], axis=1)
+    total, length = rows[0].total, places.shape[1]
+    at = np.full((devices, total + 1), length, np.int64)
+    np.put_along_axis(at, places, np.arange(length)[None, :], axis=1)
+    together = np.concatenate([some.reshape(devices, -1) for some in members], axis=1)
+    order = np.argsort(together, axis=1, kind="stable")
     found, row, group = [], 0, 0
     for number in numbers:
         block = packing.blocks[number]
@@ -375,15 +431,19 @@ def merge_groups(
         found.append(
             Merged(
                 number,
-                _unless_in_order(at[row : row + num_rows], len(places)),
-                _unless_in_order(order[group : group + num_groups], len(order)),
+                _unless_in_order(at[:, row : row + num_rows], length),
+                _unless_in_order(order[:, group : group + num_groups], order.shape[1]),
             )
         )
         row, group = row + num_rows, group + num_groups
     return found
 
 
+def _in_order(index: NDArray[np.int64], length: int) -> bool:
+    """Whether every row is 0, 1, 2, ... up to `length`."""
+    return index.shape[1] == length and bool(np.all(index == np.arange(length)))
+
+
 def _unless_in_order(index: NDArray[np.int64], length: int) -> Any:
-    """None if the index is 0, 1, 2, ... up to `length`."""
-    in_order = len(index) == length and np.array_equal(index, np.arange(length))
-    return None if in_order else compact(index)
+    """One row behind the other; None if each is in order."""
+    return None if _in_order(index, length) else compact(index.ravel())

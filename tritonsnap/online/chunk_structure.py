@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonsnap.online.adjoints import Held
 from tritonsnap.online.cell import Cell
-from tritonsnap.online.chunk_columns import Columns, Piece, joined_columns
+from tritonsnap.online.chunk_columns import Columns, Piece, held_units, joined_columns
 from tritonsnap.online.chunk_groups import (
     BlockRows,
     Gathered,
@@ -27,6 +28,7 @@ from tritonsnap.online.chunk_groups import (
     Merged,
     Walked,
     adjoint_plan,
+    align_members,
     build_groups,
     join_blocks,
     merge_groups,
@@ -36,6 +38,7 @@ from tritonsnap.online.dynamics import DynamicsStructure
 from tritonsnap.plan.blocks import ElementwiseBlock, Regime, WalkBlock
 from tritonsnap.plan.calibration import calibrated_target
 from tritonsnap.plan.compact import compact
+from tritonsnap.plan.cost import Target
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.packing import Packing
@@ -89,6 +92,8 @@ class Chunking:
         Where the adjoint of each row is, as the group of its own unit sees it, among the rows of
         the state (for elementwise blocks) and the emitted rows of all `groups`, one past the last
         if it is stepped; None where all is elementwise.
+    held
+        The units whose parameters' gradients are found; None if they are all.
     digest
         A hash of the content, equal in every process.
     host
@@ -106,6 +111,7 @@ class Chunking:
     adjoint: DsmmPlan | None
     adjoint_dynamics: DynamicsStructure | None
     own_row: Any
+    held: Held | None
     digest: str
     host: Chunking | None = field(default=None, repr=False)
 
@@ -119,13 +125,33 @@ class Chunking:
         chosen: Mapping[int, Regime],
     ) -> Chunking:
         """Find out what chunks of the blocks `chosen` need; it says how each adjoint is stepped."""
-        cell = dynamics.cell
+        price = calibrated_target(packing.target.name)
+        return cls.build_aligned(steps, structure, dynamics, [packing], chosen, price)
+
+    @classmethod
+    def build_aligned(
+        cls,
+        steps: int,
+        structure: FactorStructure,
+        dynamics: DynamicsStructure,
+        packings: Sequence[Packing],
+        chosen: Mapping[int, Regime],
+        price: Target,
+    ) -> Chunking:
+        """The chunkings of the packings of some devices, which `align_packings` made, in one.
+
+        Each of its own index arrays holds those of all devices, one behind the other, all equally
+        long; shapes and `stepped` are those of the first. Only one device alone can walk adjoints.
+        """
+        cell, packing, devices = dynamics.cell, packings[0], len(packings)
         elementwise, several = [], []
+        owners: list[Columns] = []
         for number in sorted(chosen):
-            block = packing.blocks[number]
-            if isinstance(block, ElementwiseBlock):
-                columns = Columns(structure, cell, block.columns.index(np))
+            blocks = [one.blocks[number] for one in packings]
+            if isinstance(blocks[0], ElementwiseBlock):
+                columns = Columns(structure, cell, joined_columns(blocks))
                 elementwise.append(Elementwise(number, *columns.pieces(gather=False)))
+                owners.append(columns)
             else:
                 several.append(number)
         walked = [number for number in several if chosen[number] == Regime.WALK]
@@ -136,32 +162,43 @@ class Chunking:
                 dynamics, packing, adjoint.dynamics.cols, adjoint.dynamics.rows
             )
             walks = iter(adjoint.packing(packing.target.name).blocks)
-        price = calibrated_target(packing.target.name)
         groups: list[Groups] = []
         merged: list[Merged] = []
-        owners: list[Columns] = []
+        of_groups: list[Columns] = []
         others = [number for number in several if number not in walked]
         for numbers in [(number,) for number in walked] + join_blocks(packing, others):
-            rows = BlockRows.joined([packing.blocks[n] for n in numbers], packing.dynamics)
-            table = joined_columns([packing.blocks[n] for n in numbers])
+            by_device = [[one.blocks[n] for n in numbers] for one in packings]
+            rows = BlockRows.aligned([BlockRows.joined(b, packing.dynamics) for b in by_device])
+            table = np.concatenate([joined_columns(blocks) for blocks in by_device])
+            rows = rows.with_columns(np.any(table < structure.plan.mask.shape[1], axis=1))
             walk: WalkBlock | None = None
             members = [np.arange(len(rows.sizes))]
             if numbers[0] in walked:
                 walk = next(walks)
             else:
                 members = split_by_rows(rows, dynamics.num_terms, price)
+            if devices > 1:
+                members = align_members(members, len(rows.sizes), devices)
+                rows = rows.with_empty_group()
+                table = np.pad(
+                    table, ((0, 1), (0, 0)), constant_values=structure.plan.mask.shape[1]
+                )
             own = [Columns(structure, cell, table[some]) for some in members]
             parts = [
-                build_groups(numbers, one, cell, rows.take(some), walk)
+                build_groups(numbers, one, cell, rows.take(some), walk, devices)
                 for one, some in zip(own, members, strict=True)
             ]
-            owners += own
+            of_groups += own
             groups += [part for part, _ in parts]
-            merged += merge_groups(packing, numbers, [part for _, part in parts], members)
+            merged += merge_groups(packing, numbers, [r for _, r in parts], members, devices)
         diagonal, diagonal_place = None, None
         if elementwise:
             diagonal, diagonal_place = _diagonal(dynamics, packing)
+        if diagonal is not None and devices > 1:
+            diagonal = diagonal.with_arrays(np.tile(array, devices) for array in diagonal.arrays())
+            diagonal_place = None if diagonal_place is None else np.tile(diagonal_place, devices)
         rest = tuple(n for n in range(len(packing.blocks)) if n not in chosen)
+        held = held_units([*owners, *of_groups], cell.hidden, devices)
         return cls(
             steps=steps,
             elementwise=tuple(elementwise),
@@ -173,10 +210,16 @@ class Chunking:
             diagonal_place=diagonal_place,
             adjoint=adjoint,
             adjoint_dynamics=adjoint_dynamics,
-            own_row=_own_rows(structure, cell, packing, elementwise, groups, owners),
-            digest=f"{structure.digest} {packing.digest} {steps} {sorted(chosen.items())} "
+            own_row=_own_rows(structure, cell, packings, elementwise, groups, of_groups),
+            held=held,
+            digest=f"{digest_of(structure, packings)} {steps} {sorted(chosen.items())} "
             f"{[group.shape for group in groups]}",
         )
+
+
+def digest_of(structure: FactorStructure, packings: Sequence[Packing]) -> str:
+    """A hash of a structure, and of how the columns of one or more devices are packed."""
+    return " ".join([structure.digest, *(packing.digest for packing in packings)])
 
 
 def _entries_of(
@@ -214,39 +257,41 @@ def _only(structure: FactorStructure, packing: Packing, numbers: Sequence[int]) 
 def _own_rows(
     structure: FactorStructure,
     cell: Cell,
-    packing: Packing,
+    packings: Sequence[Packing],
     elementwise: Sequence[Elementwise],
     groups: Sequence[Groups],
     owners: Sequence[Columns],
 ) -> Any:
     """`Chunking.own_row`."""
-    num_rows = structure.plan.mask.shape[0]
-    num_targets = structure.num_targets
-    if not groups and len(elementwise) == len(packing.blocks):
+    num_rows, devices = structure.plan.mask.shape[0], len(packings)
+    if not groups and len(elementwise) == len(packings[0].blocks):
         return None
-    total = num_rows + sum(int(np.prod(group.gain_row.shape)) for group in groups)
-    own = np.full((num_targets, num_rows), total, np.int64)
+    emitted = [group.gain_row.size // devices for group in groups]
+    total = num_rows + sum(emitted)
+    own = np.full((devices, structure.num_targets, num_rows), total, np.int64)
     for one in elementwise:
-        block = packing.blocks[one.number]
-        for piece in one.pieces:
-            own[piece.target, block.mask_row] = block.mask_row
+        for own_of_device, packing in zip(own, packings, strict=True):
+            block = packing.blocks[one.number]
+            for piece in one.pieces:
+                own_of_device[piece.target, block.mask_row] = block.mask_row
     begin = num_rows
-    for group, columns in zip(groups, owners, strict=True):
+    for group, columns, size in zip(groups, owners, emitted, strict=True):
         parts = group.gain_row.shape[1]
-        emitted = begin + np.arange(int(np.prod(group.gain_row.shape)))
-        emitted = emitted.reshape(group.gain_row.shape)  # [G, parts, U]
-        owner = np.broadcast_to(np.arange(len(columns.unit))[:, None], columns.unit.shape)
-        at = columns.inside
+        place = begin + np.arange(group.gain_row.size) % size
+        place = place.reshape(group.gain_row.shape)  # [G, parts, U]
+        at, slot = columns.inside, columns.slot[columns.inside]
+        owner = np.nonzero(at)[0]
+        device = owner * devices // len(at)
         for part in range(parts):
             row = part * cell.hidden + columns.unit[at]
-            own[columns.target[at], row] = emitted[owner[at], part, columns.slot[at]]
-        begin += emitted.size
-    if np.all(own == own[:1]):
-        own = own[:1]
-    return compact(own)
+            own[device, columns.target[at], row] = place[owner, part, slot]
+        begin += size
+    if np.all(own == own[:, :1]):
+        own = own[:, :1]
+    return compact(own.reshape(-1, num_rows))
 
 
-_PARTS = (Piece, Elementwise, Gathered, Walked, Groups, Merged)
+_PARTS = (Piece, Elementwise, Gathered, Walked, Groups, Merged, Held)
 
 
 def map_arrays(function: Any, node: Any) -> Any:

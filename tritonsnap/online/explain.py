@@ -142,6 +142,8 @@ def _forward_in_time(
     # a value of the influence is read once more for the gradient, delta^T J
     values = nonzeros + account.values
     each = nanoseconds + price.element * values + price.multiply_add * around
+    if account.values:  # they are put where the influence has them
+        each += price.gather * nonzeros
     # the overhead of calls is the only part that a batch does not multiply
     seconds = (batch * each + price.block * blocks) * 1e-9
     chunk, total = _through_time(account, order, price, batch, steps, steps * seconds)

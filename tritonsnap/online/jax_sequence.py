@@ -16,8 +16,14 @@ from tritonsnap.online.learner import Learner
 from tritonsnap.online.rflo import RFLO
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.stack.feed_forward import FeedForward
+from tritonsnap.online.unfactored.chunk_structure import UnfactoredChunking
 from tritonsnap.online.unfactored.function_cell import ProjectedJacobians
-from tritonsnap.online.unfactored.learners import UnfactoredBPTT, UnfactoredRTRL, UnfactoredSnAp
+from tritonsnap.online.unfactored.learners import (
+    UnfactoredBPTT,
+    UnfactoredRTRL,
+    UnfactoredSnAp,
+    UnfactoredUORO,
+)
 from tritonsnap.online.unfactored.reset_before import ResetBeforeJacobians
 from tritonsnap.online.unroll import LossFunction, Unroll
 from tritonsnap.online.uoro import UORO
@@ -79,6 +85,11 @@ def _unflatten_snap(static: Static, children: Any) -> SnAp:
     return view
 
 
+def register_snap(kind: type[SnAp]) -> None:
+    """Let programs take learners of a kind of `SnAp` as arguments."""
+    register_snap(kind)
+
+
 def _flatten_plain(learner: Learner) -> tuple[Any, Static]:
     host = learner.__dict__.get("host", learner)
     signs = host._words.tolist() if isinstance(host, UORO) else None
@@ -122,6 +133,11 @@ jax.tree_util.register_pytree_node(
     lambda one: (on_device(list(one.arrays), one), None),
     lambda _, arrays: ResetBeforeJacobians(tuple(arrays)),
 )
+jax.tree_util.register_pytree_node(
+    UnfactoredChunking,
+    lambda one: (on_device(one.arrays(), one), Static(one.host or one, one.digest)),
+    lambda static, arrays: static.value.with_arrays(arrays),
+)
 for form in (UnfactoredSnAp, UnfactoredRTRL):
     jax.tree_util.register_pytree_node(form, _flatten_unfactored, _unflatten_unfactored)
 
@@ -133,6 +149,7 @@ def _index_parts(chunking: Chunking) -> tuple[Any, ...]:
         chunking.merged,
         chunking.diagonal_place,
         chunking.own_row,
+        chunking.held,
     )
 
 
@@ -153,7 +170,7 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
     if not isinstance(arrays, list):  # a placeholder of a tree transformation
         return host
     rest = iter(arrays)
-    elementwise, groups, merged, diagonal_place, own_row = map_arrays(
+    elementwise, groups, merged, diagonal_place, own_row, held = map_arrays(
         lambda _: next(rest), _index_parts(host)
     )
     diagonal, dynamics = (
@@ -171,12 +188,13 @@ def _unflatten_chunking(static: Static, children: Any) -> Chunking:
         adjoint=adjoint,
         adjoint_dynamics=dynamics,
         own_row=own_row,
+        held=held,
         host=host,
     )
 
 
 jax.tree_util.register_pytree_node(Chunking, _flatten_chunking, _unflatten_chunking)
 for kind in (SnAp, RTRL, RFLO):
-    jax.tree_util.register_pytree_node(kind, _flatten_snap, _unflatten_snap)
-for plain in (BPTT, UORO, UnfactoredBPTT):
+    register_snap(kind)
+for plain in (BPTT, UORO, UnfactoredBPTT, UnfactoredUORO):
     jax.tree_util.register_pytree_node(plain, _flatten_plain, _unflatten_plain)

@@ -56,7 +56,7 @@ class Learner(ABC):
         if isinstance(cell, Cell) and self.network is Cell and not cell.factored:
             raise TypeError(
                 f"`cell` must be in factored form for {type(self).__name__}, got "
-                f"{type(cell).__name__}: SnAp, RTRL and BPTT take it"
+                f"{type(cell).__name__}: SnAp, RTRL, UORO and BPTT take it"
             )
         if not isinstance(cell, self.network):
             known = any(isinstance(cell, form.network) for form in _FORMS)
@@ -186,10 +186,10 @@ class Learner(ABC):
             Steps K that are gone through at once: the influence is then read and written once a
             chunk in place of once a step, at a memory of K steps; results are equal to rounding.
             1 goes step by step, "auto" takes what the cost model predicts to be fastest. Only
-            `SnAp` and `RTRL` on the CPU and in JAX have chunks, of cells in factored form and of
-            stacks layer by layer. Within `jax.jit` give what
-            `chunking` returned outside, as an argument of the compiled function: else its index
-            arrays become constants of the program.
+            `SnAp` and `RTRL` on the CPU and in JAX have chunks, alone or sharded, of all kinds of
+            cells and of stacks layer by layer. Within `jax.jit` give what `chunking` returned
+            outside, as an argument of the compiled function: else its index arrays become
+            constants of the program.
 
         Returns
         -------

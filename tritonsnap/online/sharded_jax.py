@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -16,12 +15,18 @@ from jax.sharding import PartitionSpec as P
 from tritonsnap.arrays import Library
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
-from tritonsnap.online.learner import Learner
+from tritonsnap.online.chunk_structure import Chunking
+from tritonsnap.online.learner import Learner, check_chunk
+from tritonsnap.online.sharded_jax_chunks import (
+    AlignedChunkings,
+    Share,
+    aligned_structures,
+    stacked_arrays,
+)
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.unroll import Unroll
-from tritonsnap.plan.alignment import align_factors, align_packings
+from tritonsnap.plan.factors import FactorStructure
 from tritonsnap.plan.jax_tree import Static
-from tritonsnap.plan.packing import collect
 from tritonsnap.plan.partition import Partition
 
 COLUMNS, DATA = "columns", "data"
@@ -34,8 +39,8 @@ class Sharded(Learner):
 
     The columns of the influence are spread over the mesh's axis ``columns``, the rows of the batch
     over its axis ``data``, if it has one. Every device steps the network itself for its rows, so
-    a step needs no communication; a gradient is one sum over all devices, as in data-parallel
-    training. It equals that of `learner` on one device.
+    steps, or chunks of them, need no communication; a gradient is one sum over all devices, as in
+    data-parallel training. It equals that of `learner` on one device.
 
     It has the methods of `learner`, on global arrays; the rows of the batch must be divisible by
     the size of the axis ``data``. Over several processes (`jax.distributed`) the arrays span all
@@ -92,36 +97,37 @@ class Sharded(Learner):
             raise ValueError(f"`mesh` has too many devices along 'columns': {error}") from error
 
     @cached_property
-    def _layouts(self) -> tuple[SnAp, list[Any]]:
-        """The learner of the first device's columns, and the index arrays of all, stacked."""
-        plan, structure = self.learner.plan, self.learner.structure
-        packings = align_packings(plan.packing(TARGET), self.partition)
-        layouts = align_factors(structure, packings)
-        arrays = [
-            [*packing.arrays(), *(array for block in layout for array in collect(block))]
-            for packing, layout in zip(packings, layouts, strict=True)
-        ]
-        of_first = plan.with_packing(packings[0])
-        of_first.__dict__["_jax_target"] = TARGET
-        first = structure.with_layouts(of_first, {packings[0].digest: layouts[0]})
-        object.__setattr__(first, "host", None)  # it is the template of the others, not the whole
-        shard = copy.copy(self.learner)
-        shard.__dict__["structure"] = first
-        return shard, [np.stack(own) for own in zip(*arrays, strict=True)]
+    def _structures(self) -> list[FactorStructure]:
+        """The columns of each device of the axis ``columns``."""
+        return aligned_structures(self.learner.structure, self.partition, TARGET)
+
+    @cached_property
+    def _shard(self) -> Share:
+        """The learner of the first device's columns: the template of the others."""
+        shard = object.__new__(Share)
+        shard.__dict__.update(self.learner.__dict__, structure=self._structures[0])
+        return shard
 
     @cached_property
     def _arrays(self) -> tuple[list[Any], list[Any]]:
         """The index arrays of the columns, each device's on it; those that all devices share."""
-        shard, stacked = self._layouts
-        shared = jax.tree.leaves(shard)[len(stacked) :]
+        stacked = stacked_arrays(self._structures)
+        shared = jax.tree.leaves(self._shard)[len(stacked) :]
+        own = [self._spread(array, P(COLUMNS)) for array in stacked]
+        return own, [self._spread(array, P()) for array in shared]
 
-        def spread(array: Any, spec: P) -> Any:
-            host = np.asarray(array)
+    def _spread(self, array: Any, spec: P) -> Any:
+        """An array of the host on all devices."""
+        host = np.asarray(array)
+        with jax.ensure_compile_time_eval():
             sharding = NamedSharding(self.mesh, spec)
             return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
-        with jax.ensure_compile_time_eval():
-            return [spread(a, P(COLUMNS)) for a in stacked], [spread(a, P()) for a in shared]
+    @cached_property
+    def chunkings(self) -> AlignedChunkings:
+        """The ways through a sequence that were asked for so far."""
+        spread = partial(self._spread, spec=P(COLUMNS))
+        return AlignedChunkings(self.learner, self._structures, spread)
 
     @property
     def _rows(self) -> str | None:
@@ -159,12 +165,31 @@ class Sharded(Learner):
         self._check_delta(carry, dL_dstate)
         return _gradient(self, carry, dL_dstate)
 
+    def chunking(self, chunk: int | Literal["auto"] | Chunking, xs: Any) -> Chunking | None:
+        """How `sequence` goes through `xs`; see `Learner.chunking`."""
+        host = self.__dict__.get("host", self)
+        if isinstance(chunk, Chunking):
+            if not chunk.digest.startswith(host.chunkings.digest):
+                raise ValueError(f"`chunk` must be a chunking of {self!r}, got that of another")
+            return chunk
+        check_chunk(chunk)
+        if chunk == "auto" and self.mesh.devices.flat[0].platform != "cpu":
+            return None  # its costs are known of no other device
+        rows = xs.shape[1] // self.mesh.shape.get(DATA, 1)
+        found: Chunking | None = host.chunkings.find(chunk, TARGET, xs.shape[0], rows)
+        return found
+
     def run_sequence(self, unroll: Unroll) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, step by step, without compiling."""
+        return self.run(None, unroll)
+
+    def run(self, chunking: Chunking | None, unroll: Unroll) -> tuple[Any, Any, Carry]:
         """`sequence` on checked arguments, without compiling."""
 
-        def local(shard: SnAp, arrays: Unroll) -> Any:
+        def local(shard: SnAp, chunking: Chunking | None, arrays: Unroll) -> Any:
             own = arrays._replace(loss_fn=unroll.loss_fn)
-            loss, gradients, carry = shard.run_sequence(own)
+            mine = jax.tree.map(lambda array: array[0], chunking)
+            loss, gradients, carry = shard.run(mine, own)
             gradients, of_readout = (gradients, None) if own.readout is None else gradients
             gradients = self._sum(gradients, COLUMNS, DATA)
             loss, of_readout = self._sum((loss, of_readout), DATA)
@@ -172,8 +197,9 @@ class Sharded(Learner):
 
         series = P(None, self._rows)
         given = Unroll(P(), self._carry_spec, series, series, None, series, series, P())
-        run = self._on_shards(local, (given,), (P(), P(), self._carry_spec))
-        result: tuple[Any, Any, Carry] = run(unroll.arrays)
+        specs = (P(COLUMNS), given)
+        run = self._on_shards(local, specs, (P(), P(), self._carry_spec))
+        result: tuple[Any, Any, Carry] = run(chunking, unroll.arrays)
         return result
 
     # ---- other numbers of devices --------------------------------------------------------------
@@ -199,7 +225,7 @@ class Sharded(Learner):
 
         Arguments and results that are a `Carry` have the form that `SnAp` gives them.
         """
-        tree = jax.tree.structure(self._layouts[0])
+        tree = jax.tree.structure(self._shard)
 
         def run(arrays: list[Any], shared: list[Any], *arguments: Any) -> Any:
             shard = jax.tree.unflatten(tree, [*(array[0] for array in arrays), *shared])

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tritonsnap.arrays import Library
 from tritonsnap.online.carry import Carry
 from tritonsnap.online.cell import Params
-from tritonsnap.online.learner import Learner
+from tritonsnap.online.chunk_choice import Chunkings, ShareChunkings
 from tritonsnap.online.snap import RTRL, SnAp
 from tritonsnap.online.trees import map_tree
 from tritonsnap.plan.factors import FactorStructure
@@ -29,8 +29,8 @@ class Sharded(SnAp):
 
     The columns of the influence are spread over the mesh's axis ``columns``, the rows of the batch
     over its axis ``data``, if it has one. Every process steps the network itself for its rows, so
-    a step needs no communication; a gradient is a sum over all processes, as in data-parallel
-    training. It equals that of `learner` in one process.
+    steps, or chunks of them, need no communication; a gradient is a sum over all processes, as in
+    data-parallel training. It equals that of `learner` in one process.
 
     It has the methods of `learner`: every process calls them with the same parameters and, along
     ``data``, with rows of its own; losses and gradients are summed over all of them.
@@ -56,8 +56,6 @@ class Sharded(SnAp):
         the processes were given different learners.
     """
 
-    chunking = Learner.chunking  # a chunk has gradients that are not by column
-
     def __init__(self, learner: SnAp, mesh: DeviceMesh) -> None:
         if type(learner) not in (SnAp, RTRL):  # what others override would be lost
             raise TypeError(
@@ -74,15 +72,15 @@ class Sharded(SnAp):
         vars(self).update({n: v for n, v in vars(learner).items() if n not in derived})
         self.learner = learner
         self.mesh = mesh
-        packing = learner.plan.packing(None if mesh.device_type == "cpu" else "triton")
+        self._packing = learner.plan.packing(None if mesh.device_type == "cpu" else "triton")
         group = mesh.get_group(COLUMNS)
         size = dist.get_world_size(group)
         try:
-            self.partition = Partition.build(packing, size)
+            self.partition = Partition.build(self._packing, size)
         except ValueError as error:
             raise ValueError(f"`mesh` has too many processes along 'columns': {error}") from error
         digests = [""] * size
-        dist.all_gather_object(digests, f"{learner.structure.digest} {packing.digest}", group)
+        dist.all_gather_object(digests, f"{learner.structure.digest} {self._packing.digest}", group)
         if len(set(digests)) > 1:
             raise ValueError(
                 "`learner` must be equal in all processes along 'columns', with the same "
@@ -98,6 +96,13 @@ class Sharded(SnAp):
     def structure(self) -> FactorStructure:
         """The factors and the plan of this process's columns."""
         return self.learner.structure.take_columns(self.columns)
+
+    @cached_property
+    def chunkings(self) -> ShareChunkings:
+        """The ways through a sequence, in chunks as long as those of all other processes."""
+        learner = self.learner  # at the price that is shipped: equal on all machines
+        whole = Chunkings(learner.structure, learner.dynamics, self._packing.target)
+        return ShareChunkings(self.structure, self.dynamics, whole)
 
     def init(self, batch: int, like: Library = "torch", dtype: str = "float32") -> Carry:
         """A carry of zeros for `batch` rows of this process."""
@@ -136,6 +141,11 @@ class Sharded(SnAp):
         whole = flat.new_zeros(self.cell.num_parameters)
         whole[torch.as_tensor(self.columns).to(flat.device)] = self._sum(flat, DATA)
         return super().by_parameter(self._sum(whole, COLUMNS))
+
+    def all_gradients(self, flat: Any, others: Params) -> Params:
+        """As `by_parameter`, with this process's columns of `others` added."""
+        columns = torch.as_tensor(self.columns).to(flat.device)
+        return self.by_parameter(flat + self.cell.flat(others)[columns])
 
     def _sum(self, array: Any, axis: str) -> Any:
         """The sum of an array over the processes along an axis of the mesh."""

@@ -291,6 +291,10 @@ class SnAp(Learner):
         """A flat gradient [..., columns] as a dict of arrays like the parameters."""
         return self.cell.shaped(flat)
 
+    def all_gradients(self, flat: Any, others: Params) -> Params:
+        """A flat gradient and `others`, which have the form of the parameters, together."""
+        return add_trees(others, self.by_parameter(flat))
+
     def __repr__(self) -> str:
         return f"SnAp({self.cell!r}, order={self.order}{self._stored_as()})"
 

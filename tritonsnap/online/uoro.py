@@ -25,7 +25,7 @@ class RankOne(NamedTuple):
     of_state : [batch, rows]
         The left vector.
     of_parameters : dict like the parameters, [batch, ...]
-        The right vector.
+        The right vector; of a cell that is not in factored form [batch, parameters].
     key : [2]
         What the random signs are drawn from, together with the step.
     """
@@ -76,12 +76,10 @@ class UORO(Learner):
         """A carry of zeros for `batch` rows, and the key."""
         state = self._zero_state(batch, like, dtype)
         xp = namespace_of(state)
-        right = {
-            linear.name: xp.zeros((batch, *linear.parameter_shape), dtype=state.dtype)
-            for linear in self.cell.maps
-        }
-        key = make_key(self._words, like)
-        return Carry(state, RankOne(xp.zeros_like(state), right, key), xp.zeros((), dtype=xp.int32))
+        influence = RankOne(
+            xp.zeros_like(state), self._zero_right(state), make_key(self._words, like)
+        )
+        return Carry(state, influence, xp.zeros((), dtype=xp.int32))
 
     @untracked
     def prepare(self, params: Params) -> Prepared:
@@ -124,22 +122,36 @@ class UORO(Learner):
     def _has_made(self, carry: Carry) -> bool:
         return isinstance(carry.influence, RankOne)
 
-    def _advance(self, ready: Prepared, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
-        cell = self.cell
+    def _zero_right(self, state: Any) -> Any:
+        """A right vector of zeros for the rows of a state."""
+        xp = namespace_of(state)
+        return {
+            linear.name: xp.zeros((state.shape[0], *linear.parameter_shape), dtype=state.dtype)
+            for linear in self.cell.maps
+        }
+
+    def _products(
+        self, ready: Any, state: Any, x: Any, left: Any, signs: Any
+    ) -> tuple[Any, Any, Any]:
+        """The new state, ``D left``, and ``signs^T I`` as a right vector."""
+        linear = self.cell.linearize(ready, state, x)
+        moved = state_tangent(self.cell, ready, linear, left)
+        return linear.state, moved, parameter_adjoint(self.cell, linear, signs)
+
+    def _advance(self, ready: Any, carry: Carry, x: Any, reset: Any) -> tuple[Carry, Any]:
         left, right, key = carry.influence
         left = reset_rows(left, reset)
         right = map_tree(lambda leaf: reset_rows(leaf, reset), right)
-        linear = cell.linearize(ready, reset_rows(carry.state, reset), x)
         signs = random_signs(key, carry.step, tuple(left.shape), left.dtype)
-        left = state_tangent(cell, ready, linear, left)
-        added = parameter_adjoint(cell, linear, signs)
+        state = reset_rows(carry.state, reset)
+        state, left, added = self._products(ready, state, x, left, signs)
         past = _balance(right, left)
         present = _balance(added, signs)
         left = past[:, None] * left + present[:, None] * signs
         right = map_tree(
             lambda old, new: old / _like(past, old) + new / _like(present, new), right, added
         )
-        return Carry(linear.state, RankOne(left, right, key), carry.step + 1), linear.state
+        return Carry(state, RankOne(left, right, key), carry.step + 1), state
 
     def _estimate(self, carry: Carry, delta: Any) -> Params:
         xp = namespace_of(delta)

@@ -144,6 +144,8 @@ class FactorStructure(ImmediateStructure):
         Units; the state has ``parts * num_units`` rows, one part behind the other.
     num_targets, num_sources
         Preactivations and sources.
+    numbers : int [p] or None
+        Which columns of a whole structure these are, where `take_columns` took them from one.
     """
 
     unit: NDArray[np.integer]
@@ -152,6 +154,7 @@ class FactorStructure(ImmediateStructure):
     num_units: int
     num_targets: int
     num_sources: int
+    numbers: NDArray[np.integer] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,6 +199,7 @@ class FactorStructure(ImmediateStructure):
             num_units=self.num_units,
             num_targets=self.num_targets,
             num_sources=self.num_sources,
+            numbers=columns if self.numbers is None else self.numbers[columns],
         )
 
     def _lay_out_all(self, packing: Packing) -> tuple[FactorBlock, ...]:

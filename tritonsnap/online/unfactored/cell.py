@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tritonsnap.online.cell import Params
@@ -36,19 +35,28 @@ class Work(NamedTuple):
     ----------
     step
         Multiply-adds of the new state.
-    jacobians
-        Multiply-adds of its Jacobians, on top.
+    jacobians, dynamics
+        Multiply-adds of its Jacobians, on top, and of that of the dynamics alone.
     passes
-        Derivative passes that they take; 0 in closed form.
+        Derivative passes that the Jacobians take; 0 in closed form.
     """
 
     step: int
     jacobians: int
+    dynamics: int
     passes: int
 
 
-Jacobians = Callable[[Any, Any, Any, bool], JacobianValues]
-"""``jacobians(ready, state [batch, rows], x [batch, inputs], dense)``; in JAX a pytree."""
+class Jacobians(ABC):
+    """The Jacobians of a step, those of the dynamics where a pattern asks; in JAX a pytree."""
+
+    @abstractmethod
+    def __call__(self, ready: Any, state: Any, x: Any, dense: bool) -> JacobianValues:
+        """Both, of a state [batch, rows] and an input [batch, inputs]; see `JacobianValues`."""
+
+    @abstractmethod
+    def dynamics(self, ready: Any, state: Any, x: Any) -> Any:
+        """The values [batch, nnz] of the dynamics alone."""
 
 
 class UnfactoredCell(ABC):
@@ -110,10 +118,32 @@ class UnfactoredCell(ABC):
         """The function that gives Jacobians, those of the dynamics on a part of their pattern."""
 
     @abstractmethod
+    def push_forward(self, ready: Any, state: Any, x: Any, tangent: Any) -> tuple[Any, Any]:
+        """The new state, and the tangent in it of one in the old state, both [batch, rows]."""
+
+    @abstractmethod
     def pull_back(self, ready: Any, state: Any, x: Any, adjoint: Any) -> tuple[Params, Any]:
         """The gradients in the parameters, summed over the batch, and in the old state.
 
         `adjoint` [batch, rows] is that in the new state.
+        """
+
+    @abstractmethod
+    def immediate_products(self, ready: Any, states: Any, xs: Any, adjoints: Any) -> Any:
+        """Products of adjoints and immediate Jacobians, summed over time.
+
+        Parameters
+        ----------
+        ready
+            What `prepare` returns.
+        states, xs : [batch, K, rows], [batch, K, inputs]
+            The old state and the input of each step.
+        adjoints : [batch, N, K, rows]
+            Any number of adjoints in the new state of each step.
+
+        Returns
+        -------
+        [batch, N, parameters], in the order of the columns of the Jacobian
         """
 
     @abstractmethod

@@ -18,7 +18,7 @@ from tritonsnap.online.backend import transforms
 from tritonsnap.online.cell import Params, check_dtype
 from tritonsnap.online.linear_map import LinearMap
 from tritonsnap.online.trees import leaves_of, map_tree, named_leaves
-from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell, Work
+from tritonsnap.online.unfactored.cell import Jacobians, JacobianValues, UnfactoredCell, Work
 from tritonsnap.sparsity.pattern import SparsityPattern
 
 _POINTS = 16
@@ -35,8 +35,8 @@ class FunctionCell(UnfactoredCell):
     """A recurrent cell that is any function ``new_state = f(params, state, x)`` of torch or JAX.
 
     Its Jacobians are taken by automatic differentiation, in as few passes as their patterns allow
-    (see `tritonsnap.jax.sp_jacrev`), so it works with `SnAp`, `RTRL` and `BPTT`. A `Cell` in
-    factored form is faster: it needs no passes.
+    (see `tritonsnap.jax.sp_jacrev`), so it works with `SnAp`, `RTRL`, `UORO` and `BPTT`. A `Cell`
+    in factored form is faster: it needs no passes.
 
     Parameters
     ----------
@@ -152,8 +152,9 @@ class FunctionCell(UnfactoredCell):
         """The FLOPs that the framework counts in `f`; a derivative pass has twice as many."""
         count = importlib.import_module(f"tritonsnap.online.unfactored.{self.library}_flops")
         step = count.count_flops(self.call, *self._example(0)) // 2
-        passes = self.projection().num_passes
-        return Work(step, 2 * passes * step, passes)
+        projection = self.projection()
+        passes, of_state = projection.num_passes, of_state_alone(projection).num_passes
+        return Work(step, 2 * passes * step, 2 * of_state * step, passes)
 
     def projection(self, keep: SparsityPattern | None = None) -> JacobianProjection:
         """The coloring of both Jacobians, each by its own pattern; `keep` is what D is kept at."""
@@ -212,6 +213,15 @@ class FunctionCell(UnfactoredCell):
         """The Jacobians by automatic differentiation, those of the dynamics where asked for."""
         return ProjectedJacobians(self, self.projection(dynamics))
 
+    def push_forward(self, ready: Any, state: Any, x: Any, tangent: Any) -> tuple[Any, Any]:
+        """The new state, and the tangent in it of one in the old state."""
+        library = transforms(self.library)
+        mapped = library.vmap(self.f, (None, 0, 0))
+        pushed: tuple[Any, Any] = library.jvp(
+            lambda state: mapped(ready.params, state, x), (state,), (tangent,)
+        )
+        return pushed
+
     def pull_back(self, ready: Any, state: Any, x: Any, adjoint: Any) -> tuple[Params, Any]:
         """The gradients in the parameters, summed over the batch, and in the old state."""
         library = transforms(self.library)
@@ -219,6 +229,24 @@ class FunctionCell(UnfactoredCell):
         _, back = library.vjp(lambda params, state: mapped(params, state, x), ready.params, state)
         gradients: tuple[Params, Any] = back(adjoint)
         return gradients
+
+    def immediate_products(
+        self, ready: FunctionPrepared, states: Any, xs: Any, adjoints: Any
+    ) -> Any:
+        """Products of adjoints and immediate Jacobians, summed over time."""
+        library, xp = transforms(self.library), namespace(self.library)
+        over_time = library.vmap(self.f, (None, 0, 0))
+
+        def of_row(states: Any, xs: Any, adjoints: Any) -> Any:
+            _, back = library.vjp(lambda params: over_time(params, states, xs), ready.params)
+
+            def flat(adjoint: Any) -> Any:
+                leaves = self.leaves(back(adjoint)[0]).values()
+                return xp.concat([leaf.reshape(-1) for leaf in leaves])
+
+            return library.vmap(flat)(adjoints)
+
+        return library.vmap(of_row)(states, xs, adjoints)
 
     def shaped(self, flat: Any) -> Params:
         """Numbers [parameters] as a tree of parameters."""
@@ -334,7 +362,7 @@ class FunctionCell(UnfactoredCell):
         return f"FunctionCell({name}, inputs={self.inputs}, hidden={self.hidden})"
 
 
-class ProjectedJacobians:
+class ProjectedJacobians(Jacobians):
     """The Jacobians of a `FunctionCell`, in as few passes as their colorings allow.
 
     Parameters
@@ -368,6 +396,16 @@ class ProjectedJacobians:
             dynamics = self._dense(xp, dynamics)
         return JacobianValues(new, xp.concat(values, axis=-1), dynamics)
 
+    def dynamics(self, ready: FunctionPrepared, state: Any, x: Any) -> Any:
+        """See `Jacobians`."""
+        cell = self.cell
+        of_row = cell._sparse.sp_jacrev(
+            lambda state, x: cell.f(ready.params, state, x),
+            of_state_alone(self.projection),
+            format="data",
+        )
+        return transforms(cell.library).vmap(of_row)(state, x)
+
     def _dense(self, xp: Any, values: Any) -> Any:
         """[batch, hidden, hidden] from values."""
         kept = self.projection["[1]"]
@@ -380,3 +418,8 @@ class ProjectedJacobians:
             flat = flat.to(values.device)
             flat[:, place.long().to(values.device)] = values
         return flat.reshape(-1, hidden, hidden)
+
+
+def of_state_alone(projection: JacobianProjection) -> JacobianProjection:
+    """The part of a cell's projection that is of the dynamics."""
+    return JacobianProjection({"": projection["[1]"]})

@@ -1,4 +1,4 @@
-"""`SnAp`, `RTRL` and `BPTT` of cells whose Jacobians come as values."""
+"""`SnAp`, `RTRL`, `UORO` and `BPTT` of cells whose Jacobians come as values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from tritonsnap.online.backend import index_like, reset_rows, scan, untracked
 from tritonsnap.online.bptt import BPTT
 from tritonsnap.online.carry import Carry, widened
 from tritonsnap.online.cell import Params
-from tritonsnap.online.learner import Learner, form_of
+from tritonsnap.online.learner import form_of
 from tritonsnap.online.snap import RTRL, SnAp, SnApPrepared
-from tritonsnap.online.trees import add_trees, map_tree
+from tritonsnap.online.trees import add_trees, leaves_of, map_tree
 from tritonsnap.online.unfactored.cell import Jacobians, UnfactoredCell
+from tritonsnap.online.unfactored.chunk import run_chunks
+from tritonsnap.online.unfactored.chunk_choice import UnfactoredChunkings
+from tritonsnap.online.unfactored.chunk_structure import UnfactoredChunking
 from tritonsnap.online.unroll import Unroll
+from tritonsnap.online.uoro import UORO
 from tritonsnap.plan.compact import compact
 from tritonsnap.plan.dsmm_plan import DsmmPlan
 from tritonsnap.plan.factors import FactorStructure
@@ -32,7 +36,6 @@ class UnfactoredSnAp(SnAp):
 
     network: ClassVar[type] = UnfactoredCell
     cell: Any
-    chunking = Learner.chunking  # which needs factors
 
     @cached_property
     def plan(self) -> DsmmPlan:
@@ -64,10 +67,39 @@ class UnfactoredSnAp(SnAp):
         blocks: list[Any] = known[packing.digest]
         return blocks
 
+    def chunking(self, chunk: Any, xs: Any) -> Any:
+        """How `sequence` goes through `xs`; see `Learner.chunking`."""
+        host = self.__dict__.get("host", self)
+        if isinstance(chunk, UnfactoredChunking):
+            if not chunk.digest.startswith(host.digest):
+                raise ValueError(f"`chunk` must be a chunking of {self!r}, got that of another")
+            return chunk
+        return host.chunkings.find_for(chunk, self.plan.packing_for(xs), xs)
+
+    @cached_property
+    def chunkings(self) -> UnfactoredChunkings:
+        """The ways through a sequence that were asked for so far."""
+        return UnfactoredChunkings(self.cell, self.plan, self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for learners that keep the same influence of the same cell."""
+        return f"{self.cell.digest} {self.plan.digest}"
+
+    def run(self, chunking: Any, unroll: Unroll) -> tuple[Any, Any, Carry]:
+        """`sequence` on checked arguments, without compiling."""
+        if chunking is None:
+            return self.run_sequence(unroll)
+        return run_chunks(self, chunking, unroll)
+
     @untracked
     def prepare(self, params: Params) -> SnApPrepared:
         """What the steps read of the parameters; compute it once per update."""
-        return SnApPrepared(self.cell.prepare(params), ())
+        ready = self.cell.prepare(params)
+        (like, *_) = leaves_of(params)
+        self.places(self.plan.packing_for(like))
+        _ = self.jacobians  # found here once, before a program is compiled
+        return SnApPrepared(ready, ())
 
     def _linearized(
         self, ready: SnApPrepared, carry: Carry, x: Any, reset: Any
@@ -88,6 +120,32 @@ class UnfactoredSnAp(SnAp):
 @form_of(RTRL)
 class UnfactoredRTRL(UnfactoredSnAp, RTRL):
     """`RTRL` where the immediate Jacobian comes as values on its pattern."""
+
+
+@form_of(UORO)
+class UnfactoredUORO(UORO):
+    """`UORO` whose right vector is [batch, parameters], from derivatives in one direction each."""
+
+    network: ClassVar[type] = UnfactoredCell
+    prepared: ClassVar[type] = tuple  # the cell's own
+    cell: Any
+
+    def _zero_right(self, state: Any) -> Any:
+        num_parameters = self.cell.immediate_pattern.shape[1]
+        return namespace_of(state).zeros((state.shape[0], num_parameters), dtype=state.dtype)
+
+    def _products(
+        self, ready: Any, state: Any, x: Any, left: Any, signs: Any
+    ) -> tuple[Any, Any, Any]:
+        new, moved = self.cell.push_forward(ready, state, x, left)
+        added = self.cell.immediate_products(
+            ready, state[:, None], x[:, None], signs[:, None, None]
+        )
+        return new, moved, added[:, 0]
+
+    def _estimate(self, carry: Carry, delta: Any) -> Params:
+        params: Params = self.cell.shaped(super()._estimate(carry, delta))
+        return params
 
 
 class Moment(NamedTuple):

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonsnap.arrays import namespace_of
-from tritonsnap.online.backend import index_like
+from tritonsnap.online.backend import index_like, matmul, take
 from tritonsnap.online.cell import Linearization, Params
 from tritonsnap.online.cells import GRU, sigmoid
 from tritonsnap.online.linear_map import LinearMap
-from tritonsnap.online.unfactored.cell import JacobianValues, UnfactoredCell, Work
+from tritonsnap.online.unfactored.cell import Jacobians, JacobianValues, UnfactoredCell, Work
 from tritonsnap.plan.compact import compact
 from tritonsnap.sparsity.pattern import SparsityPattern
 
@@ -119,7 +119,8 @@ class ResetBeforeGRU(GRU, UnfactoredCell):
     def work(self) -> Work:
         """A product with each kernel; for the dynamics one of two kernels."""
         step = sum(linear.shape[0] * linear.shape[1] for linear in self.maps)
-        return Work(step, self.hidden**3 + 3 * self.hidden**2, passes=0)
+        dynamics = self.hidden**3 + 3 * self.hidden**2
+        return Work(step, dynamics, dynamics, passes=0)
 
     # ---- values --------------------------------------------------------------------------------
 
@@ -164,31 +165,51 @@ class ResetBeforeGRU(GRU, UnfactoredCell):
         place = dynamics.rows.astype(np.int64) * self.hidden + dynamics.cols
         return ResetBeforeJacobians(tuple(compact(array) for array in (*arrays, place)))
 
+    def push_forward(self, ready: Kernels, state: Any, x: Any, tangent: Any) -> tuple[Any, Any]:
+        """The new state, and the tangent in it of one in the old state."""
+        gates = activations(ready, state, x)
+        gain_update, through = _gains(gates, state)
+        of_reset = gates.reset * (1 - gates.reset) * (tangent @ ready.recurrent["reset"])
+        of_gated = of_reset * state + gates.reset * tangent
+        moved = (
+            through * (of_gated @ ready.recurrent["candidate"])
+            + gain_update * (tangent @ ready.recurrent["update"])
+            + gates.update * tangent
+        )
+        return _mixed(gates, state), moved
+
     def pull_back(self, ready: Kernels, state: Any, x: Any, adjoint: Any) -> tuple[Params, Any]:
         """The gradients in the parameters, summed over the batch, and in the old state."""
         gates = activations(ready, state, x)
-        reset, update, _ = gates
-        gain_update, through = _gains(gates, state)
-        gated = reset * state
-        of = {"update": adjoint * gain_update, "candidate": adjoint * through}
-        of_gated = of["candidate"] @ ready.recurrent["candidate"].T
-        of["reset"] = of_gated * gated * (1 - reset)
-        back = adjoint * update + of_gated * reset
+        of, of_gated = _pulled_back(ready, gates, state, adjoint)
+        back = adjoint * gates.update + of_gated * gates.reset
         for gate in ("reset", "update"):
             back = back + of[gate] @ ready.recurrent[gate].T
-        gradients = {}
+        flat = self.immediate_products(ready, state[None], x[None], adjoint[None, None])
+        return self.shaped(flat[0, 0]), back
+
+    def immediate_products(self, ready: Kernels, states: Any, xs: Any, adjoints: Any) -> Any:
+        """Products of adjoints and immediate Jacobians, summed over time."""
+        xp = namespace_of(states)
+        states, xs = states[:, None], xs[:, None]
+        gates = activations(ready, states, xs)
+        of, _ = _pulled_back(ready, gates, states, adjoints)
+        read = {"input": xs, "hidden": states}
+        products = []
         for linear in self.maps:
             flow = of[linear.target]
             if linear.source == "one":
-                gradients[linear.name] = flow.sum(axis=0)
+                products.append(flow.sum(axis=-2))
                 continue
-            source = x if linear.source == "input" else state
-            source = gated if linear.name == "recurrent_candidate" else source
-            dense = source.T @ flow
-            if linear.pattern is not None:
-                dense = dense.reshape(-1)[index_like(dense, linear.place)]
-            gradients[linear.name] = dense
-        return gradients, back
+            source = read[linear.source]
+            source = gates.reset * states if linear.name == "recurrent_candidate" else source
+            if linear.pattern is None:  # in the order of the columns: all sources of a unit
+                product = matmul(xp.swapaxes(flow, -1, -2), source)
+                products.append(product.reshape(*product.shape[:2], -1))
+            else:
+                product = matmul(xp.swapaxes(source, -1, -2), flow)
+                products.append(take(product.reshape(*product.shape[:2], -1), linear.place))
+        return xp.concat(products, axis=-1)
 
     # ---- helpers -------------------------------------------------------------------------------
 
@@ -210,7 +231,7 @@ class ResetBeforeGRU(GRU, UnfactoredCell):
         )
 
 
-class ResetBeforeJacobians:
+class ResetBeforeJacobians(Jacobians):
     """The Jacobians of a `ResetBeforeGRU` in closed form.
 
     Parameters
@@ -227,31 +248,28 @@ class ResetBeforeJacobians:
     def __call__(self, ready: Kernels, state: Any, x: Any, dense: bool) -> JacobianValues:
         """See `Jacobians`."""
         xp = namespace_of(state)
-        gain, source, gated_unit, reader, place = (
-            index_like(state, array) for array in self.arrays
-        )
+        gain, source, gated_unit, reader, _ = (index_like(state, array) for array in self.arrays)
         gates = activations(ready, state, x)
-        reset, update, _ = gates
         gain_update, through = _gains(gates, state)
-        gated = reset * state
-        slope = gated * (1 - reset)
+        gated = gates.reset * state
+        slope = gated * (1 - gates.reset)
         of_pair = through[..., reader] * ready.candidate_values * slope[..., gated_unit]
         gains = xp.concat([gain_update, through, of_pair], axis=-1)
         sources = xp.concat([x, state, gated, xp.ones_like(state[..., :1])], axis=-1)
-
-        kernel = ready.recurrent["candidate"].T  # [reader, gated unit]
-        paths = kernel * reset[..., None, :]
-        paths = paths + (kernel * slope[..., None, :]) @ ready.recurrent["reset"].T
-        dynamics = (
-            through[..., None] * paths
-            + gain_update[..., None] * ready.recurrent["update"].T
-            + update[..., None] * xp.eye(state.shape[-1], dtype=state.dtype)
-        )
-        if not dense:
-            dynamics = dynamics.reshape(*dynamics.shape[:-2], -1)[..., place]
+        dynamics = _dynamics(ready, gates, state)
         return JacobianValues(
-            _mixed(gates, state), gains[..., gain] * sources[..., source], dynamics
+            _mixed(gates, state),
+            gains[..., gain] * sources[..., source],
+            dynamics if dense else self._values(dynamics),
         )
+
+    def dynamics(self, ready: Kernels, state: Any, x: Any) -> Any:
+        """See `Jacobians`."""
+        return self._values(_dynamics(ready, activations(ready, state, x), state))
+
+    def _values(self, dynamics: Any) -> Any:
+        place = index_like(dynamics, self.arrays[-1])
+        return dynamics.reshape(*dynamics.shape[:-2], -1)[..., place]
 
 
 def activations(ready: Kernels, state: Any, x: Any) -> Activations:
@@ -267,6 +285,33 @@ def activations(ready: Kernels, state: Any, x: Any) -> Activations:
 
 def _mixed(gates: Activations, state: Any) -> Any:
     return (1 - gates.update) * gates.candidate + gates.update * state
+
+
+def _dynamics(ready: Kernels, gates: Activations, state: Any) -> Any:
+    """``ds_t/ds_{t-1}`` as matrices [..., hidden, hidden]."""
+    xp = namespace_of(state)
+    gain_update, through = _gains(gates, state)
+    slope = gates.reset * state * (1 - gates.reset)
+    kernel = ready.recurrent["candidate"].T  # [reader, gated unit]
+    paths = kernel * gates.reset[..., None, :]
+    paths = paths + (kernel * slope[..., None, :]) @ ready.recurrent["reset"].T
+    return (
+        through[..., None] * paths
+        + gain_update[..., None] * ready.recurrent["update"].T
+        + gates.update[..., None] * xp.eye(state.shape[-1], dtype=state.dtype)
+    )
+
+
+def _pulled_back(
+    ready: Kernels, gates: Activations, state: Any, adjoint: Any
+) -> tuple[dict[str, Any], Any]:
+    """The adjoints in the preactivation of each gate, and in the gated state."""
+    gain_update, through = _gains(gates, state)
+    of_candidate = adjoint * through
+    of_gated = of_candidate @ ready.recurrent["candidate"].T
+    of_reset = of_gated * gates.reset * state * (1 - gates.reset)
+    of = {"reset": of_reset, "update": adjoint * gain_update, "candidate": of_candidate}
+    return of, of_gated
 
 
 def _gains(gates: Activations, state: Any) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ settings.register_profile("tritonsnap", deadline=None, max_examples=60)
 settings.load_profile("tritonsnap")
 
 HERE = Path(__file__).parent
+LONGEST = (HERE / "test_own_processes.py", HERE / "benchmarks" / "test_interpreter.py")
 OWN_PROCESS = (HERE / "kernels", HERE / "aot", HERE / "lowering")
 
 
@@ -22,7 +23,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests whose name or parameters are a library that is not installed."""
+    """Begin with what takes minutes, which other processes then need not wait for at the end.
+
+    Skip the tests whose name or parameters are a library that is not installed.
+    """
+    items.sort(key=lambda item: item.path not in LONGEST)
     for library in ("jax", "torch"):
         if importlib.util.find_spec(library) is None:
             skip = pytest.mark.skip(reason=f"{library} is not installed")

@@ -57,12 +57,14 @@ class OuterPairs:
     run_begin, group_run : [G + 1], [K]
         Where each group's runs of columns begin, and the runs (see `CanonicalBlock`) by group;
         empty if there are tiles.
-    tiles : [tiles, 4]
-        First piece of each tile, one past its last, and its first rows of M and of X.
+    tiles : [tiles, 8]
+        First piece of each tile, one past its last, its first rows of M and of X, and how many of
+        either it has. Then, of a tile that is needed whole, the place of its first product, and
+        how far apart those of neighbouring rows of X lie; of another its number in `kept`, and 0.
     pieces : [pieces, 3]
         A run of columns in which products of the tile are needed, and the first of its group's
         rows of M and of X that lie in the tile.
-    kept : [tiles, 3, OUTER_TILE]
+    kept : [tiles that are not needed whole, 3, OUTER_TILE]
         For each row of X in a tile, the place of the first product that is needed, behind which
         the others lie, and for either half of the rows of M a bit for each whose product is.
     entry_begin, entry_partial : [nnz(dynamics) + 1], [num_partial]
@@ -139,12 +141,12 @@ class OuterPairs:
         # entries that are one product each, and neighbours where the products are
         is_own = len(entry) == dynamics.nnz and np.all(np.diff(entry)[np.diff(line) == 0] == 1)
         place = entry if is_own else np.arange(len(entry))
-        arrays: dict[str, NDArray[np.integer]] = {
+        size = np.stack([np.diff(begin)[owner] for begin in _begins(groups)], axis=1) - corner
+        arrays = {
             **_by_run(groups, corner, np.arange(len(owner)), owner, corner),
-            "kept": _kept(len(owner), line, row, place),
             **({} if is_own else _sums(entry, dynamics.nnz)),
         }
-        return cls._with(arrays, OUTER_TILE, len(entry))
+        return cls._of_tiles(arrays, size, line, row, place)
 
     @classmethod
     def of_dynamics(cls, groups: ColumnGroups, dynamics: SparsityPattern) -> OuterPairs:
@@ -155,11 +157,28 @@ class OuterPairs:
         used, tile = np.unique(number, return_inverse=True)
         line = tile * OUTER_TILE + cols % OUTER_TILE
         corner = np.stack([used % down, used // down], axis=1) * OUTER_TILE
-        arrays: dict[str, NDArray[np.integer]] = {
-            **_by_run(groups, corner, *_pieces_of_tiles(groups, used, down)),
-            "kept": _kept(len(used), line, rows, np.arange(dynamics.nnz)),
-        }
-        return cls._with(arrays, OUTER_TILE, dynamics.nnz, local=False)
+        arrays = _by_run(groups, corner, *_pieces_of_tiles(groups, used, down))
+        size, place = np.array(dynamics.shape) - corner, np.arange(dynamics.nnz)
+        return cls._of_tiles(arrays, size, line, rows, place, local=False)
+
+    @classmethod
+    def _of_tiles(
+        cls,
+        arrays: Mapping[str, NDArray[np.integer]],
+        size: Index,
+        line: Index,
+        row: Index,
+        place: Index,
+        *,
+        local: bool = True,
+    ) -> OuterPairs:
+        """Add what each tile keeps: of products the row of X in all tiles, M's row, the place.
+
+        `size` is how many rows of M and of X lie behind each tile's first.
+        """
+        whole, kept = _kept(np.minimum(size, OUTER_TILE), line, row % OUTER_TILE, place)
+        arrays = {**arrays, "tiles": np.hstack([arrays["tiles"], whole]), "kept": kept}
+        return cls._with(arrays, OUTER_TILE, len(place), local=local)
 
     @classmethod
     def _with(
@@ -173,9 +192,10 @@ class OuterPairs:
     ) -> OuterPairs:
         """Narrow index arrays; those that are not given are empty."""
         none = np.empty(0, np.int64)
-        own = {name: signed(arrays.get(name, none)) for name in cls.ARRAYS if name != "kept"}
-        kept = arrays.get("kept", none).astype(np.int32)
-        return cls(tile, local, num_partial, columns, kept=kept, **own)
+        own = {name: signed(arrays.get(name, none)) for name in cls.ARRAYS}
+        for name in ("tiles", "kept"):  # places are stored without a sign
+            own[name] = arrays.get(name, none).astype(np.uint32).view(np.int32)
+        return cls(tile, local, num_partial, columns, **own)
 
     def arrays(self) -> list[Any]:
         """Every index array, in a fixed order."""
@@ -214,21 +234,34 @@ def _sums(entry: Index, num_entries: int) -> dict[str, Index]:
     return {"entry_begin": pointers(entry, num_entries), "entry_partial": both & (1 << 32) - 1}
 
 
-def _kept(num_tiles: int, line: Index, row: Index, place: Index) -> NDArray[np.int32]:
-    """`OuterPairs.kept`, given the number of X's row in all tiles, M's row, and the place.
+def _kept(size: Index, line: Index, row: Index, place: Index) -> tuple[Index, Index]:
+    """The end of `OuterPairs.tiles`, and `OuterPairs.kept`.
 
-    The products of one row of X lie behind one another, by rows of M, and so do their places.
+    Given of each tile its rows of M and of X, and of each product the number of X's row in all
+    tiles, M's row in the tile, and the place. The products of one row of X lie behind one another,
+    by rows of M, and so do their places.
     """
-    kept = np.zeros((num_tiles, 3, OUTER_TILE), np.int32)
+    num_tiles = len(size)
     tile, inner = line // OUTER_TILE, line % OUTER_TILE
+    first = np.zeros((num_tiles, 2), np.int64)  # places of the first two rows of X
+    at = np.flatnonzero((row == 0) & (inner < 2))
+    first[tile[at], inner[at]] = place[at]
+    step = np.where(size[:, 1] > 1, first[:, 1] - first[:, 0], 1)
+    regular = place == first[tile, 0] + inner * step[tile] + row
+    whole = np.bincount(tile[regular], minlength=num_tiles) == size.prod(axis=1)
+
+    number = np.cumsum(~whole) - 1
+    ends = np.where(whole, [first[:, 0], step], [number, np.zeros_like(step)])
+    kept = np.zeros((np.count_nonzero(~whole), 3, OUTER_TILE), np.int64)
+    rest = np.flatnonzero(~whole[tile])
+    tile, line, inner, row, place = (of[rest] for of in (number[tile], line, inner, row, place))
     new = np.flatnonzero(np.diff(line, prepend=-1))
-    kept[tile[new], 0, inner[new]] = place[new].astype(np.uint32).view(np.int32)
-    half, bit = row % OUTER_TILE // _WORD, np.uint32(1) << (row % _WORD).astype(np.uint32)
+    kept[tile[new], 0, inner[new]] = place[new]
+    half, bit = row // _WORD, 1 << row % _WORD
     new = np.flatnonzero(np.diff(2 * line + half, prepend=-1))
     if len(new):
-        bits = np.bitwise_or.reduceat(bit, new).view(np.int32)
-        kept[tile[new], 1 + half[new], inner[new]] = bits
-    return kept
+        kept[tile[new], 1 + half[new], inner[new]] = np.bitwise_or.reduceat(bit, new)
+    return np.column_stack([size, *ends]), kept
 
 
 def _by_run(

@@ -112,9 +112,9 @@ def _places(rows, first, size, begin, local, SIZE: tl.constexpr):
 
 @triton.jit
 def outer_tiles(
-    tiles,  # [T, 4]: first piece, one past the last, first row and inner row
+    tiles,  # [T, 8]: pieces' begin and end, first row and inner row, numbers of both, place, step
     pieces,  # [pieces, 3]: run, first row and inner row
-    kept,  # [T, 3, SIZE]: place of the first product, and bits of each half of the rows
+    kept,  # [K, 3, SIZE]: place of the first product, and bits of each half of the rows
     run_column,  # [runs + 1]
     run_value,  # [runs + 1]
     run_x,  # [runs + 1]
@@ -139,13 +139,13 @@ def outer_tiles(
 ):
     """Sum products of a tile's rows of one batch row over the columns of all its runs."""
     i_tile, i_batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    i_row = tl.load(tiles + 4 * i_tile + 2).to(tl.int64)
-    i_inner = tl.load(tiles + 4 * i_tile + 3).to(tl.int64)
+    i_row = tl.load(tiles + 8 * i_tile + 2).to(tl.int64)
+    i_inner = tl.load(tiles + 8 * i_tile + 3).to(tl.int64)
     o_column = tl.arange(0, BC)  # [BC]
     kind = tl.float64 if partial.dtype.element_ty == tl.float64 else tl.float32
     b_sum = tl.zeros([SIZE, SIZE], dtype=kind)  # [SIZE, SIZE]
-    first_piece = tl.load(tiles + 4 * i_tile).to(tl.int64)
-    last_piece = tl.load(tiles + 4 * i_tile + 1).to(tl.int64)
+    first_piece = tl.load(tiles + 8 * i_tile).to(tl.int64)
+    last_piece = tl.load(tiles + 8 * i_tile + 1).to(tl.int64)
     for i in range(first_piece, last_piece):
         p_piece = pieces + 3 * tl.cast(i, tl.int64)
         i_run = tl.load(p_piece).to(tl.int64)
@@ -172,10 +172,17 @@ def outer_tiles(
             p_r += tl.cast(size, tl.int64) * BC
             p_x += tl.cast(x_size, tl.int64) * BC
     o_inner, o_row = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
-    p_kept = kept + i_tile * (3 * SIZE) + o_inner  # [SIZE, 1]
-    b_bits = tl.where(o_row < 32, tl.load(p_kept + SIZE), tl.load(p_kept + 2 * SIZE))
-    b_kept = b_bits >> o_row % 32 & 1  # [SIZE, SIZE]
-    b_first = tl.load(p_kept).to(tl.int64) & 0xFFFFFFFF  # stored without a sign
+    rows, inners = tl.load(tiles + 8 * i_tile + 4), tl.load(tiles + 8 * i_tile + 5)
+    place = tl.load(tiles + 8 * i_tile + 6).to(tl.int64) & 0xFFFFFFFF  # stored without a sign
+    step = tl.load(tiles + 8 * i_tile + 7).to(tl.int64) & 0xFFFFFFFF
+    listed, begin = tl.where(step == 0, inners, 0), tl.where(step == 0, 0, place)
+    p_kept, m_kept = kept + place * (3 * SIZE) + o_inner, o_inner < listed  # [SIZE, 1]
+    b_first = tl.load(p_kept, mask=m_kept, other=0).to(tl.int64) & 0xFFFFFFFF
+    b_first += begin + o_inner * step
+    b_left = tl.load(p_kept + SIZE, mask=m_kept, other=-1)
+    b_right = tl.load(p_kept + 2 * SIZE, mask=m_kept, other=-1)
+    m_tile = (o_inner < inners) & (o_row < rows)  # [SIZE, SIZE]
+    b_kept = tl.where(m_tile, tl.where(o_row < 32, b_left, b_right) >> o_row % 32 & 1, 0)
     o_out = b_first + tl.cumsum(b_kept, 1) - b_kept  # [SIZE, SIZE]
     p_out = partial + i_batch * num_partial
     tl.store(p_out + o_out, b_sum.to(partial.dtype.element_ty), mask=b_kept != 0)

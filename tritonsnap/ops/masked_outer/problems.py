@@ -54,7 +54,8 @@ def walk_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
 def tile_problem(tiles: int, batch: int) -> Problem:
     """About so many tiles; of D where their number is even, of groups where it is odd.
 
-    Four kinds of some 40 columns have about half of the rows, or few of them, or none.
+    Four kinds of some 40 columns have about half of the rows, or few of them, or none. D has all
+    of its first columns: the tiles there are needed whole.
     """
     random = np.random.default_rng([tiles, batch])
     kind = np.sort(random.integers(0, 4, 160))
@@ -65,7 +66,9 @@ def tile_problem(tiles: int, batch: int) -> Problem:
         return SparsityPattern.from_dense(drawn[:, kind])
 
     x, mask = pattern(height), pattern(height + 5)
-    dynamics = SparsityPattern.random((mask.shape[0], x.shape[0]), 0.7, tiles)
+    shape = (mask.shape[0], x.shape[0])
+    is_first = np.arange(shape[1]) < 2 * shape[1] // 3
+    dynamics = SparsityPattern.from_dense((random.random(shape) < 0.7) | is_first)
     packing = DsmmPlan(x, mask, dynamics).packing("triton")
     block = packing.blocks[0]
     build = OuterPairs.of_groups if tiles % 2 else OuterPairs.of_dynamics
@@ -83,11 +86,10 @@ def tile_problem(tiles: int, batch: int) -> Problem:
 def tile_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
     """Tile by tile, run by run."""
     words = a["kept"][:, 1:].swapaxes(1, 2)[..., None] >> np.arange(32)
-    kept = (words & 1).astype(bool).reshape(-1, OUTER_TILE, OUTER_TILE)
+    bits = (words & 1).astype(bool).reshape(-1, OUTER_TILE, OUTER_TILE)
     partial = np.full((a["batch"], a["num_partial"]), np.nan)
-    for tile, own in enumerate(kept):
+    for begin, end, row, inner, num_rows, num_inner, place, step in a["tiles"]:
         matrix = np.zeros((a["batch"], OUTER_TILE, OUTER_TILE))
-        begin, end, row, inner = a["tiles"][tile]
         for run in np.unique(a["pieces"][begin:end, 0]):
             group = a["run_group"][run]
             r, x = _of_run(a, run, group)
@@ -98,9 +100,10 @@ def tile_reference(**a: Any) -> Mapping[str, NDArray[Any]]:
             left, right = (np.flatnonzero((of >= 0) & (of < OUTER_TILE)) for of in (rows, inners))
             products = np.einsum("bck,bcs->bks", x[:, :, right], r[:, :, left])
             matrix[:, inners[right][:, None], rows[left]] += products
-        for inner in range(OUTER_TILE):
-            first = a["kept"][tile, 0, inner]
-            partial[:, first : first + own[inner].sum()] = matrix[:, inner, own[inner]]
+        for i in range(num_inner):
+            first = place + i * step if step else a["kept"][place, 0, i]
+            own = np.arange(OUTER_TILE) < num_rows if step else bits[place, i]
+            partial[:, first : first + own.sum()] = matrix[:, i, own]
     return {"partial": partial}
 
 

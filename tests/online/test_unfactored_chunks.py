@@ -91,6 +91,14 @@ def test_parameters_that_act_on_nothing_have_zero_gradients() -> None:
         check_chunks(SnAp(cell, order), "torch", (3,))
 
 
+@pytest.mark.parametrize("like", ["torch", "jax"])
+def test_a_function_without_operations_has_chunks(like: str) -> None:
+    params = {"w": namespace(like).ones((3, 3))}
+    cell = FunctionCell(lambda params, state, x: x, params, inputs=3, hidden=3)
+    assert cell.dynamics_pattern.nnz == cell.immediate_pattern.nnz == 0
+    check_chunks(SnAp(cell, 1), like, (3,))
+
+
 def test_parameters_may_be_nested() -> None:
     xp = namespace("jax")
 

@@ -261,6 +261,25 @@ def test_wrong_arguments(arguments: dict, kind: type, message: str) -> None:
         FunctionCell(given.pop("f"), given.pop("params"), **given)
 
 
+@pytest.mark.parametrize(
+    "drive",
+    [
+        lambda w, b, h: w @ h + b,
+        lambda w, b, h: torch.addmv(b, w, h),
+        lambda w, b, h: torch.nn.functional.linear(h[None], w, b)[0],
+        lambda w, b, h: torch.stack([torch.dot(row, h) for row in w]) + b,
+    ],
+)
+def test_products_with_a_vector_count(drive) -> None:
+    params = {"w": torch.eye(5), "b": torch.zeros(5)}
+    cell = FunctionCell(
+        lambda p, h, x: drive(p["w"], p["b"], h) + x.sum(),
+        params, inputs=2, hidden=5, immediate={"w": np.ones((5, 25)), "b": np.eye(5)},
+        dynamics=np.ones((5, 5)),
+    )  # fmt: skip
+    assert cell.work.step == 25
+
+
 def test_what_needs_factors_says_so() -> None:
     cell = FunctionCell(_linear, {"w": torch.randn(4, 4)}, inputs=2, hidden=4)
     with pytest.raises(TypeError, match="FunctionCell has no factored immediate Jacobian"):
